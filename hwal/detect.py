@@ -1,0 +1,57 @@
+"""detect: every backend is asked whether its hardware is here. Never raises."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+
+from hwal.errors import UsageError
+from hwal.host import Host, RecordedHost
+from hwal.registry import Registry
+from hwal.runtime import Backend
+from hwal.values import HostFacts, Machine, Probe, Target
+
+
+def detect(host: Host, registry: Registry, target: Target | None = None) -> tuple[Probe, ...]:
+    """One Probe for each backend. The backend that `target` names is told the target."""
+    probes = []
+    for backend in registry.backends():
+        if isinstance(backend, Probe):
+            probes.append(backend)
+            continue
+        asked = target if target is not None and target.backend == backend.name else None
+        probes.append(_ask(backend, host, asked))
+    return tuple(probes)
+
+
+def _ask(backend: Backend, host: Host, asked: Target | None) -> Probe:
+    begun = perf_counter()
+    try:
+        probe = backend.probe(host, asked)
+    except Exception as error:
+        probe = Probe(
+            backend.name,
+            "blocked",
+            f"its probe failed: {type(error).__name__}: {error}",
+            "this is a defect of the backend: please report it with the output of hwal devices --json",
+        )
+    return replace(probe, ms=round((perf_counter() - begun) * 1e3, 3))
+
+
+def facts(host: Host) -> HostFacts:
+    return HostFacts(host.name, host.system, host.machine)
+
+
+def read_machine(path: str) -> Machine | RecordedHost:
+    """A machine from a file of `hwal devices --json`, or a recorded host from its folder. Raises UsageError."""
+    source = Path(path)
+    if source.is_dir():
+        return RecordedHost.load(source)
+    try:
+        text = source.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"cannot read {path}: {getattr(error, 'strerror', None) or error}", hint="hwal devices --json > FILE writes such a file"
+        ) from None
+    return Machine.from_json(text, path)

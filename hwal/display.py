@@ -1,0 +1,28 @@
+"""How a run shows itself on stderr: a bar on a terminal, a line now and then elsewhere, or nothing (HWAL_PROGRESS)."""
+
+from __future__ import annotations
+
+import os
+import sys
+from abc import ABC, abstractmethod
+from time import monotonic
+from typing import Any, TextIO
+
+from hwal.env import PROGRESS
+
+EVERY = 10.0  # seconds between two lines where there is no terminal
+
+
+class Display(ABC):
+    """Called from the training thread and the reporter's; every method is safe from both."""
+
+    @abstractmethod
+    def update(self, step: int, total: int | None, loss: Any, rate: float, unit: str) -> None:
+        """A step is done; `rate` is `unit` per second in that step."""
+
+    @abstractmethod
+    def say(self, text: str) -> None:
+        """One line that stays."""
+
+    @abstractmethod
+    def close(self, failed: bool) -> None: ...

@@ -1,0 +1,45 @@
+"""StopRequest: a signal that asks a run to save and end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+NAMES = ("SIGTERM", "SIGINT", "SIGUSR1")
+
+
+class StopRequest:
+    """Remembers the first SIGTERM, SIGINT or SIGUSR1; a second one ends the process at once, as if no handler were there.
+
+    Installed by the main thread only; elsewhere (a notebook's worker thread) it stays silent.
+    """
+
+    def __init__(self) -> None:
+        self.name: str | None = None
+        self._before: dict[int, Any] = {}
+
+    def __bool__(self) -> bool:
+        return self.name is not None
+
+    def install(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for name in NAMES:
+            number = getattr(signal, name, None)  # Windows has no SIGUSR1
+            if number is not None:
+                self._before[number] = signal.signal(number, self._on_signal)
+
+    def uninstall(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before = {}
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self.name is None:
+            self.name = signal.Signals(number).name
+            return
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)

@@ -1,0 +1,173 @@
+"""Reporter: a run's metrics.jsonl and its progress display, both kept off the training thread.
+
+The training thread only appends to a queue; a background thread reads device scalars, writes the file and draws. Each
+line of metrics.jsonl is one global step:
+
+    {"step": 12, "epoch": 0, "loss": 2.31, "lr": 0.0003, "samples": 32, "seconds": 0.041, "time": 1764424800.1, …}
+
+`step` counts from 1; `loss` is the mean over the global batch; `samples` are its rows; `seconds` is the wall time since
+the step before; `time` is Unix time; what the script gave to `rt.log` follows. A line is written once the next step is
+done, so that values logged after a step stand in its line.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from time import perf_counter, time
+from typing import Any, TextIO
+
+from hwal.display import Display, make_display
+
+FILE = "metrics.jsonl"
+TICK = 0.25  # seconds between two visits of the background thread
+
+
+class Reporter:
+    """Takes the records of the main rank; on the others (`run_dir` None) it takes nothing and costs nothing."""
+
+    def __init__(self, run_dir: Path | None) -> None:
+        self.run_dir = run_dir
+        self.total_steps: int | None = None
+        self.unit = "samples"
+        self._queue: deque[tuple[Any, ...]] = deque()
+        self._open: dict[str, Any] | None = None  # the record of the last step: rt.log may still add to it
+        self._early: dict[str, Any] = {}  # what was logged before any step
+        self._file: TextIO | None = None
+        self._failed = False
+        self._display: Display | None = None
+        self._thread: threading.Thread | None = None
+        self._wake = threading.Event()
+        self._last = perf_counter()
+        self._first_step: int | None = None
+        self.first_loss: float | None = None
+        self.last_loss: float | None = None
+
+    # the training thread
+
+    def begin(self) -> None:
+        """The clock of the first step starts here."""
+        self._last = perf_counter()
+
+    def step(self, step: int, epoch: int, loss: Any, lr: float | None, samples: int, count: Any) -> None:
+        if self.run_dir is None:
+            return
+        now = perf_counter()
+        self._queue.append((step, epoch, loss, lr, samples, count, now - self._last, time()))
+        self._last = now
+        if self._thread is None:
+            self._start()
+
+    def add(self, values: Mapping[str, Any]) -> None:
+        if self.run_dir is not None:
+            self._queue.append((dict(values),))
+
+    def say(self, text: str) -> None:
+        if self._display is None:
+            self._display = make_display()
+        self._display.say(text)
+
+    def resumed(self, step: int) -> None:
+        """Drops the lines of metrics.jsonl beyond the step that training goes on from: they will be written again."""
+        if self.run_dir is None or not (path := self.run_dir / FILE).exists():
+            return
+        kept = [line for line in path.read_text(encoding="utf-8").splitlines() if _step_of(line) <= step]
+        aside = path.with_suffix(".tmp")
+        aside.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+        aside.replace(path)
+
+    def close(self, failed: bool) -> None:
+        """Writes what is left and takes the display down."""
+        if self._thread is not None:
+            self._wake.set()
+            self._thread.join()
+            self._thread = None
+        self._drain(last=True)
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        if self._display is not None:
+            self._display.close(failed)
+
+    # the background thread
+
+    def _start(self) -> None:
+        if self._display is None:
+            self._display = make_display()
+        self._thread = threading.Thread(target=self._loop, name="hwal-reporter", daemon=True)
+        self._thread.start()
+
+    def _loop(self) -> None:
+        while not self._wake.wait(TICK):
+            self._drain()
+
+    def _drain(self, last: bool = False) -> None:
+        while self._queue:
+            item = self._queue.popleft()
+            if len(item) == 1:
+                self._merge(item[0])
+            else:
+                self._write()
+                self._open = self._record(*item)
+        if last:
+            self._write()
+        if self._file is not None and not self._failed:
+            self._guarded(self._file.flush)
+
+    def _merge(self, values: dict[str, Any]) -> None:
+        target = self._early if self._open is None else self._open
+        target.update({name: _number(value) for name, value in values.items()})
+
+    def _record(self, step: int, epoch: int, loss: Any, lr: float | None, samples: int, count: Any, seconds: float, at: float) -> dict[str, Any]:
+        value = _number(loss)
+        rate = (samples if self.unit == "samples" else _number(count) or 0) / max(seconds, 1e-9)
+        self.last_loss = value
+        if self.first_loss is None:
+            self.first_loss = value
+        if self._display is not None:
+            self._display.update(step, self.total_steps, value, rate, self.unit)
+        record = {"step": step, "epoch": epoch, "loss": value, "lr": lr, "samples": samples, "seconds": round(seconds, 6)}
+        if count is not None:
+            record["count"] = _number(count)
+        record["time"] = round(at, 3)
+        record.update(self._early)
+        self._early = {}
+        return record
+
+    def _write(self) -> None:
+        record, self._open = self._open, None
+        if record is not None and self.run_dir is not None and not self._failed:
+            self._guarded(lambda: self._append(json.dumps(record) + "\n"))
+
+    def _append(self, line: str) -> None:
+        assert self.run_dir is not None
+        if self._file is None:
+            self._file = (self.run_dir / FILE).open("a", encoding="utf-8")
+        self._file.write(line)
+
+    def _guarded(self, action: Any) -> None:
+        """A metrics file that cannot be written is told once, and training goes on."""
+        try:
+            action()
+        except OSError as error:
+            self._failed = True
+            self.say(f"metrics.jsonl cannot be written any more ({error.strerror}); training goes on without it")
+
+
+def _number(value: Any) -> Any:
+    """A JSON value: device scalars are read; NaN and infinities, which JSON lacks, become strings."""
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    number = float(value)
+    return number if math.isfinite(number) else str(number)
+
+
+def _step_of(line: str) -> int:
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return 1 << 62  # a line cut short by a kill

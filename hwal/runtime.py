@@ -1,0 +1,292 @@
+"""The interfaces where hardware and framework meet: Runtime (what the script holds while it trains) and Backend.
+
+Runtime has what both frameworks do; TorchRuntime and KerasRuntime add their few. Concrete classes live in the
+backends' torch_runtime.py and keras_runtime.py, over hwal_torch and hwal_keras.
+"""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar, Self, TypeVar
+
+from hwal.checkpoint import Checkpoints, Position
+from hwal.env import Settings
+from hwal.errors import DeviceError, Preempted, ScriptError
+from hwal.host import Host
+from hwal.preempt import StopRequest
+from hwal.record import Record
+from hwal.reporter import Reporter
+from hwal.topology import Device
+from hwal.values import Caps, Plan, Probe, Process, Target, World
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that a Runtime is told: who it is in the world, the plan, what the user chose, where its files go."""
+
+    world: World
+    plan: Plan
+    settings: Settings
+    caps: Caps
+    run_dir: Path
+    script: str
+
+    @property
+    def process(self) -> Process:
+        return self.plan.processes[self.world.local_rank % self.plan.local_size]
+
+    @property
+    def hardware(self) -> Device:
+        """The (first) device of this process."""
+        index = self.process.devices[0]
+        return next(device for device in self.plan.devices if device.index == index)
+
+
+@dataclass(frozen=True)
+class Memory(Record):
+    """Bytes of device memory: in use now, the most so far, and what there is; None where unknown. `source` says who counted."""
+
+    used: int | None
+    peak: int | None
+    total: int | None
+    source: str
+
+
+class Runtime(ABC):
+    """What a training script holds. Use it as a context manager: `with hwal.start() as rt`.
+
+    Attributes:
+        rank, world_size, local_rank: this process among those that train together.
+        is_main: rank 0, which writes the files and shows the progress.
+        device: the framework's own handle of this rank's device.
+        run_dir: the folder of metrics.jsonl, checkpoints/ and plan.json; the same on every rank.
+        epoch, step, samples: where training stands: epochs begun, global batches and samples done, resumed ones included.
+        unit: what the progress display counts per second: "samples", or the name of what `backward` pairs count.
+    """
+
+    framework: ClassVar[str]
+    device: Any
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.rank = job.world.rank
+        self.world_size = job.world.size
+        self.local_rank = job.world.local_rank
+        self.is_main = job.world.rank == 0
+        self.run_dir = job.run_dir
+        self.epoch = 0
+        self.step_in_epoch = 0
+        self.steps_done = 0
+        self.samples = 0
+        self.max_steps: int | None = None
+        self.checkpoints = Checkpoints(job.run_dir / "checkpoints", job.settings.keep)
+        self.stop_request = StopRequest()
+        self.reporter = Reporter(job.run_dir if self.is_main else None)
+        self._epoch_from_epochs = False
+
+    # start and end
+
+    @abstractmethod
+    def start(self) -> None:
+        """Opens the device, joins the world and proves it (WorldError). Called by hwal.start()."""
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Flushes the metrics, prints the summary on the main rank and leaves the world. Safe to call twice."""
+        self.stop_request.uninstall()
+        self.reporter.close(failed=error is not None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.end(error)
+
+    # the loop
+
+    @abstractmethod
+    def scope(self) -> AbstractContextManager[None]:
+        """Models and optimizers are built in here: seeded, so that every rank and backend starts from equal weights."""
+
+    @abstractmethod
+    def prepare(self, *objects: Any) -> Any:
+        """Moves or shards models, re-points optimizers, registers schedulers; restores all of them under --resume.
+
+        Returns what it was given, in the same order: the object itself for one, a tuple for several.
+        """
+
+    def epochs(self, count: int | None = None, *, steps: int | None = None) -> Iterator[int]:
+        """Epoch numbers from where the checkpoint stopped up to `count`; `steps` ends training (and the feed) at that global step."""
+        if count is None and steps is None:
+            raise ScriptError("rt.epochs() needs an end", hint="rt.epochs(3), or rt.epochs(steps=1000)")
+        self.max_steps = steps
+        self._epoch_from_epochs = True
+        try:
+            while (count is None or self.epoch < count) and not self.finished:
+                yield self.epoch
+                self.epoch += 1
+                self.step_in_epoch = 0
+        finally:
+            self._epoch_from_epochs = False
+
+    @property
+    def finished(self) -> bool:
+        """Whether the number of steps given to epochs() has been done."""
+        return self.max_steps is not None and self.steps_done >= self.max_steps
+
+    @abstractmethod
+    def feed(self, data: Iterable[T], train: bool = True) -> Iterator[T]:
+        """This rank's micro-batches of `data`, on its device. The batch size of `data` is the global batch, always."""
+
+    @abstractmethod
+    def mean(self, total: Any, count: Any = 1) -> float:
+        """Sum of `total` over all ranks ÷ sum of `count` over all ranks. Every rank must call it."""
+
+    def log(self, **values: Any) -> None:
+        """Adds values (numbers, or anything `float()` reads) to the record of the last step in metrics.jsonl. Rank 0's count."""
+        self.reporter.add(values)
+
+    @abstractmethod
+    def save(self, path: str | Path | None = None) -> Path:
+        """Writes a checkpoint (to run_dir/checkpoints/step-N unless a path is given) and returns its folder. Every rank calls it."""
+
+    @abstractmethod
+    def barrier(self) -> None:
+        """Returns when every rank has called it."""
+
+    @abstractmethod
+    def memory(self) -> Memory:
+        """Memory of this rank's device."""
+
+    # what the frameworks' runtimes share below the surface
+
+    @property
+    def unit(self) -> str:
+        return self.reporter.unit
+
+    @unit.setter
+    def unit(self, name: str) -> None:
+        self.reporter.unit = name
+
+    def position(self) -> Position:
+        return Position(self.job.settings.seed, self.epoch, self.step_in_epoch, self.steps_done, self.samples, self.world_size)
+
+    def restore_position(self, position: Position) -> None:
+        self.epoch, self.step_in_epoch = position.epoch, position.step_in_epoch
+        self.steps_done, self.samples = position.step, position.samples
+        self.reporter.resumed(self.steps_done)
+
+    def step_done(self, loss: Any, lr: float | None, samples: int, count: Any = None) -> None:
+        """Counts a finished global step and hands its record to the reporter; `loss` and `count` may be device scalars."""
+        self.steps_done += 1
+        self.step_in_epoch += 1
+        self.samples += samples
+        self.reporter.step(self.steps_done, self.epoch, loss, lr, samples, count)
+
+    def preempt(self) -> None:
+        """Saves, leaves preempted.json and ends the script with exit code 75. Every rank calls it at the same step."""
+        folder = self.save()
+        if self.is_main:
+            self.checkpoints.mark_preempted(self.run_dir, self.stop_request.name or "another rank's signal", self.steps_done)
+            self.say(f"{self.stop_request.name or 'stop'}: saved {folder}; go on with --resume {self.run_dir}")
+        raise Preempted
+
+    def say(self, text: str) -> None:
+        """One line to the person at the terminal, from the main rank, above the progress bar."""
+        if self.is_main:
+            self.reporter.say(text)
+
+
+class TorchRuntime(Runtime):
+    """What a torch script holds besides: the three calls around the loss."""
+
+    framework = "torch"
+
+    @abstractmethod
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Runs the forward pass in the run's precision."""
+
+    @abstractmethod
+    def backward(self, loss: Any) -> None:
+        """Back-propagates one micro-batch: a mean over its rows, or a pair (sum, count). Once per micro-batch."""
+
+    @abstractmethod
+    def step(self, optimizer: Any, clip: float | None = None) -> bool:
+        """At the last micro-batch of a global batch: reduce, divide, clip to norm `clip`, update, clear; True. Else False."""
+
+
+class KerasRuntime(Runtime):
+    """What a Keras script holds besides."""
+
+    framework = "keras"
+
+    @abstractmethod
+    def compile_options(self) -> dict[str, Any]:
+        """Keyword arguments for `model.compile` on this hardware."""
+
+    @abstractmethod
+    def run(self, step: Callable[..., Any], *args: Any) -> Any:
+        """Runs one custom step on every replica; losses are scaled by the global batch."""
+
+
+class Backend(ABC):
+    """A kind of hardware. One instance, named `backend`, in the backend's __init__.py, which imports no framework.
+
+    Attributes:
+        name: what --device calls it.
+        priority: the ready backend with the highest is what auto takes; None: never taken unless named.
+        extra: the extra of hwal that installs what it needs (`pip install 'hwal[EXTRA]'`).
+        runtimes: framework -> "module:Class", imported in the worker only.
+    """
+
+    name: ClassVar[str]
+    priority: ClassVar[int | None]
+    extra: ClassVar[str]
+    caps: ClassVar[Caps]
+    runtimes: ClassVar[Mapping[str, str]]
+
+    @abstractmethod
+    def probe(self, host: Host, asked: Target | None = None) -> Probe:
+        """Looks for devices. `asked` is the target that names this backend, None when only looking."""
+
+    def select(self, asked: Target, probe: Probe) -> tuple[Device, ...]:
+        """The devices that `asked` names, in its order: indices or ids, separated by commas. Raises DeviceError."""
+        if asked.spec is None:
+            return probe.devices
+        where = f"--device {asked}"
+        chosen: list[Device] = []
+        for part in map(str.strip, asked.spec.split(",")):
+            found = [device for device in probe.devices if part in (str(device.index), device.id)]
+            if not found:
+                there = ", ".join(f"{d.index} ({d.id})" if d.id else str(d.index) for d in probe.devices)
+                raise DeviceError(f"{self.name} has no device {part!r}; there are {there}", where=where)
+            if found[0] in chosen:
+                raise DeviceError(f"device {part!r} is named twice", where=where)
+            chosen.append(found[0])
+        return tuple(chosen)
+
+    def environment(self, plan: Plan) -> dict[str, str]:
+        """Variables that every rank must have before its framework is imported."""
+        return {}
+
+    def resources(self, plan: Plan) -> dict[str, str]:
+        """What a scheduler must grant one node, by the scheduler's names (`nvidia.com/gpu`)."""
+        return {}
+
+
+def guard_spawned() -> None:
+    """Raises ScriptError in a child that multiprocessing spawned: the script's top level ran again there."""
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None and process.parent_process() is not None:
+        raise ScriptError(
+            "hwal.start() was called in a child process",
+            why="a DataLoader worker or another spawned process imports the script again, and its top level calls start()",
+            hint='put the training code in main() under `if __name__ == "__main__":`',
+        )

@@ -1,0 +1,68 @@
+"""What a machine is made of: devices, and how each pair of them is linked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hwal.record import Record
+
+
+@dataclass(frozen=True)
+class Device(Record):
+    """One device of one backend. What is unknown is None; `sources` says where each known figure came from.
+
+    Attributes:
+        index: position in the backend's own enumeration, after visibility masks.
+        id: what names the device across reboots and containers (a UUID, a PCI address, "node0").
+        memory_bytes: what this process may use of the device's memory, limits applied.
+        numa: the NUMA node it hangs on.
+        arch: the vendor's name of its architecture ("sm_90", "sapphire-rapids").
+        cores: ids of the CPU cores next to it that this process may use, one per physical core.
+        threads: how many CPU threads may run at full speed beside it (cores, cut by a CPU quota).
+        native: precision -> the unit that computes it natively ("bf16" -> "AMX-BF16"); others are emulated or missing.
+        sources: field -> "driver", "sysfs", "procfs", "text", "table" or "guess".
+    """
+
+    backend: str
+    index: int
+    name: str | None = None
+    id: str | None = None
+    memory_bytes: int | None = None
+    numa: int | None = None
+    arch: str | None = None
+    cores: tuple[int, ...] | None = None
+    threads: int | None = None
+    native: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Link(Record):
+    """The path between devices `a` and `b` (indices of one backend, a < b).
+
+    Attributes:
+        class_: the field's own term for the path ("NV4", "XGMI", "PIX", "SYS"), "" when unknown.
+        bandwidth: bytes per second in one direction, or None.
+        p2p: whether the two can read each other's memory without the host; None when not asked or not known.
+        source: as Device.sources.
+    """
+
+    a: int
+    b: int
+    class_: str = field(metadata={"json": "class"})
+    bandwidth: float | None = None
+    p2p: bool | None = None
+    source: str = "guess"
+    backend: str = ""
+
+
+@dataclass(frozen=True)
+class Topology(Record):
+    """Devices and links of one machine; links hold one entry for every pair of devices of the same backend."""
+
+    devices: tuple[Device, ...] = ()
+    links: tuple[Link, ...] = ()
+
+    def of(self, backend: str) -> tuple[Device, ...]:
+        return tuple(device for device in self.devices if device.backend == backend)

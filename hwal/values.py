@@ -1,0 +1,305 @@
+"""The vocabulary: the frozen values that pass from step to step of one run. All print as JSON and read back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, Literal
+
+from hwal.env import Settings
+from hwal.errors import PlanError, RecordError, TargetError, nearest
+from hwal.record import Record
+from hwal.topology import Device, Link, Topology
+
+AUTO = "auto"
+AXES = ("dp", "fsdp", "tp", "pp", "cp")
+ALSO_KNOWN_AS = {
+    "gpu": "cuda (NVIDIA) or rocm (AMD)",
+    "nvidia": "cuda",
+    "amd": "rocm",
+    "hip": "rocm",
+    "metal": "mps",
+    "apple": "mps",
+    "xla": "tpu",
+    "host": "cpu",
+}
+
+
+@dataclass(frozen=True)
+class Target(Record):
+    """What --device names: a backend, and after the colon what that backend understands (`cuda:0,2`, `tpu:v5e-8`, `null:8`)."""
+
+    backend: str = AUTO
+    spec: str | None = None
+
+    def __str__(self) -> str:
+        return self.backend if self.spec is None else f"{self.backend}:{self.spec}"
+
+    @classmethod
+    def parse(cls, text: str, known: Iterable[str]) -> Target:
+        """Reads `NAME` or `NAME:SPEC`. Raises TargetError naming the nearest of the `known` backends."""
+        where = f"--device {text}"
+        name, colon, spec = text.strip().partition(":")
+        name, spec = name.strip().lower(), spec.strip()
+        known = [AUTO, *known]
+        if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+            raise TargetError(
+                f"{text!r} names no device", where=where, hint=f"NAME or NAME:WHICH, NAME one of {', '.join(known)}"
+            )
+        if name not in known:
+            meant = ALSO_KNOWN_AS.get(name) or nearest(name, known)
+            raise TargetError(
+                f"unknown device {name!r}; there are {', '.join(known)}",
+                where=where,
+                hint=f"did you mean {meant}?" if meant else None,
+            )
+        if name == AUTO and colon:
+            raise TargetError("auto takes nothing after it", where=where, hint="--device auto, or name the backend: cpu:0")
+        if colon and not spec:
+            raise TargetError(f"nothing stands after the colon of {text!r}", where=where, hint=f"--device {name}")
+        return cls(name, spec or None)
+
+
+@dataclass(frozen=True)
+class Probe(Record):
+    """A backend's answer to "are you here?".
+
+    Attributes:
+        state: absent (silent), ready, or blocked (hardware is there but cannot be used; always shown).
+        reason: one sentence. hint: what to type or install, when blocked.
+        ms: time the probe took, in milliseconds.
+        notes: things the user should know although the device is ready.
+    """
+
+    backend: str
+    state: Literal["absent", "ready", "blocked"]
+    reason: str
+    hint: str | None = None
+    ms: float | None = None
+    devices: tuple[Device, ...] = ()
+    links: tuple[Link, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class PassedOver(Record):
+    backend: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Choice(Record):
+    """The backend and devices a target was resolved to, with the reason."""
+
+    target: Target
+    backend: str
+    devices: tuple[Device, ...]
+    why: str
+    passed_over: tuple[PassedOver, ...] = ()
+
+    def __str__(self) -> str:
+        text = f"{self.backend}: {self.why}"
+        if self.passed_over:
+            text += "; passed over: " + ", ".join(f"{p.backend} ({p.why})" for p in self.passed_over)
+        return text
+
+
+@dataclass(frozen=True)
+class HostFacts(Record):
+    """Which machine a document was made on."""
+
+    name: str | None
+    system: str
+    machine: str
+
+
+@dataclass(frozen=True)
+class Machine(Record):
+    """What `hwal devices --json` prints and HWAL_TOPOLOGY or --from reads: all probes' answers, and the choice made of them.
+
+    In JSON the probes' devices and links stand beside the probes, in two flat lists.
+    """
+
+    host: HostFacts
+    probes: tuple[Probe, ...]
+    choice: Choice | None = None
+
+    @property
+    def topology(self) -> Topology:
+        return Topology(
+            tuple(device for probe in self.probes for device in probe.devices),
+            tuple(link for probe in self.probes for link in probe.links),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        document = super().to_dict()
+        for part in ("devices", "links"):
+            document[part] = [item for probe in document["probes"] for item in probe.pop(part)]
+        return document
+
+    @classmethod
+    def from_dict(cls, data: Any, where: str = "$") -> Machine:
+        if not (isinstance(data, Mapping) and isinstance(data.get("probes"), list)):
+            raise RecordError("not a document that `hwal devices --json` printed: it has no list of probes", where=where)
+        document = dict(data)
+        parts = {}
+        for part, kind in (("devices", Device), ("links", Link)):
+            items = document.pop(part, [])
+            if not isinstance(items, list):
+                raise RecordError(f"{part!r} is not a list", where=where)
+            parts[part] = [kind.from_dict(item, f"{where}.{part}[{i}]").to_dict() for i, item in enumerate(items)]
+        document["probes"] = [
+            {**probe, **{part: [item for item in items if item["backend"] == probe.get("backend")] for part, items in parts.items()}}
+            if isinstance(probe, Mapping)
+            else probe
+            for probe in document["probes"]
+        ]
+        return super().from_dict(document, where)
+
+
+@dataclass(frozen=True)
+class Decision(Record):
+    """Something hwal decided, and the reason it prints with it."""
+
+    value: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.value} ({self.why})"
+
+
+@dataclass(frozen=True)
+class Process(Record):
+    """One process of the plan on this node: its local rank, the indices of its devices, its CPU cores and thread count.
+
+    `cores` is None where the process is left on the affinity it inherits.
+    """
+
+    local_rank: int
+    devices: tuple[int, ...]
+    cores: tuple[int, ...] | None = None
+    threads: int | None = None
+
+
+@dataclass(frozen=True)
+class Plan(Record):
+    """How a run is laid out. The mesh's axes multiply to the number of devices of all nodes; a wrong product is refused.
+
+    `strategy` and `micro_batch` may stay "auto" until the model is known (Runtime.prepare).
+    """
+
+    backend: str
+    framework: Decision
+    devices: tuple[Device, ...]
+    processes: tuple[Process, ...]
+    mesh: Mapping[str, int]
+    precision: Decision
+    strategy: Decision
+    micro_batch: int | str | None = None
+    nodes: int = 1
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for axis, degree in self.mesh.items():
+            if axis not in AXES:
+                near = nearest(axis, AXES)
+                raise PlanError(
+                    f"unknown mesh axis {axis!r}; there are {', '.join(AXES)}", hint=f"did you mean {near!r}?" if near else None
+                )
+            if degree < 1:
+                raise PlanError(f"mesh axis {axis} = {degree}; a degree is 1 or more")
+        have = self.nodes * sum(len(process.devices) for process in self.processes)
+        if prod(self.mesh.values()) != have:
+            equation = " × ".join(f"{axis} {degree}" for axis, degree in self.mesh.items()) or "1"
+            raise PlanError(
+                f"the mesh does not fill the world: {equation} = {prod(self.mesh.values())}, devices in use = {have}",
+                why=f"{self.nodes} node(s), {len(self.processes)} process(es) a node",
+            )
+
+    @property
+    def local_size(self) -> int:
+        return len(self.processes)
+
+    @property
+    def world_size(self) -> int:
+        return self.nodes * len(self.processes)
+
+
+@dataclass(frozen=True)
+class Request(Record):
+    """What the command line asked of `hwal train`.
+
+    `script` None means the built-in recipe; `arguments` are the script's own, or the recipe's flags.
+    """
+
+    target: Target = Target()
+    script: str | None = None
+    arguments: tuple[str, ...] = ()
+    processes: int | None = None
+    engine: str = AUTO
+    engine_arguments: tuple[str, ...] = ()
+    framework: str | None = None
+    plan: str | None = None
+    settings: Settings = Settings()
+
+
+@dataclass(frozen=True)
+class Command(Record):
+    """One program to start: argv, and the environment variables it gets on top of those it inherits."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Launch(Record):
+    """What an engine will do. `state_dir` is where ranks leave word for the launcher (None: nobody waits for them)."""
+
+    engine: str
+    commands: tuple[Command, ...]
+    why: str
+    state_dir: str | None = None
+
+
+@dataclass(frozen=True)
+class World(Record):
+    """The processes that train together, as one of them sees it, and who started them."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+    launcher: str = "none"
+    address: str | None = None
+    port: int | None = None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether all ranks are on this machine."""
+        return self.size == self.local_size
+
+
+@dataclass(frozen=True)
+class Caps(Record):
+    """What a backend can do. Code and tests ask these, never a backend's name.
+
+    Attributes:
+        frameworks: those with a runtime.
+        collectives: the torch.distributed backend its ranks talk through; None when only one process makes sense.
+        shares_devices: several processes may share one device.
+        sharding: parameters can be sharded over ranks (FSDP).
+        pinned_memory: host buffers are worth pinning.
+        emulated: precision -> what it costs where a device does not have it natively.
+        imaginary: the devices do not exist; nothing trained on them says anything about speed.
+    """
+
+    frameworks: tuple[str, ...] = ()
+    collectives: str | None = None
+    shares_devices: bool = False
+    sharding: bool = False
+    pinned_memory: bool = False
+    emulated: Mapping[str, str] = field(default_factory=dict)
+    imaginary: bool = False
