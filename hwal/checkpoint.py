@@ -1,8 +1,8 @@
 """Where checkpoints live and how one becomes whole: written aside, checksummed, renamed. What is inside is the framework's.
 
-    run_dir/checkpoints/step-00000100/
-        hwal.json          position, versions, sha256 and size of every other file; written last
-        model.safetensors  …
+run_dir/checkpoints/step-00000100/
+    hwal.json          position, versions, sha256 and size of every other file; written last
+    model.safetensors  …
 """
 
 from __future__ import annotations

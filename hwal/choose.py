@@ -51,7 +51,9 @@ def _auto(target: Target, probes: Sequence[Probe], backends: Mapping[str, Backen
         )
     priority, winner = best
     passed = tuple(
-        PassedOver(probe.backend, _why_passed(probe, backends)) for probe in probes if probe is not winner and probe.state != "absent"
+        PassedOver(probe.backend, _why_passed(probe, backends))
+        for probe in probes
+        if probe is not winner and probe.state != "absent"
     )
     return Choice(target, winner.backend, winner.devices, f"{describe(winner.devices)}, priority {priority}", passed)
 

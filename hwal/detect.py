@@ -52,6 +52,7 @@ def read_machine(path: str) -> Machine | RecordedHost:
         text = source.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
-            f"cannot read {path}: {getattr(error, 'strerror', None) or error}", hint="hwal devices --json > FILE writes such a file"
+            f"cannot read {path}: {getattr(error, 'strerror', None) or error}",
+            hint="hwal devices --json > FILE writes such a file",
         ) from None
     return Machine.from_json(text, path)

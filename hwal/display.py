@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from abc import ABC, abstractmethod
-from time import monotonic
-from typing import Any, TextIO
-
-from hwal.env import PROGRESS
+from typing import Any
 
 EVERY = 10.0  # seconds between two lines where there is no terminal
 

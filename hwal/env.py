@@ -137,11 +137,21 @@ class Setting:
 
 
 SETTINGS: tuple[Setting, ...] = (
-    Setting("precision", one_of(*PRECISIONS), "P", "auto, fp32, tf32, bf16 or fp16 (auto: what the device computes natively)"),
+    Setting(
+        "precision",
+        one_of(*PRECISIONS),
+        "P",
+        "auto, fp32, tf32, bf16 or fp16 (auto: what the device computes natively)",
+    ),
     Setting("strategy", str, "S", "auto, single, ddp, fsdp:full …; +offload may follow"),
     Setting("global_batch", positive, "N", "samples per optimizer step over all ranks; overrides the script's loader"),
     Setting("micro_batch", micro_batch, "N", "samples per forward on one rank, or auto; the rest is accumulated"),
-    Setting("virtual_ranks", positive, "N", "cut each global batch into N parts with random state of their own: same curve at any world"),
+    Setting(
+        "virtual_ranks",
+        positive,
+        "N",
+        "cut each global batch into N parts with random state of their own: same curve at any world",
+    ),
     Setting("grad_checkpoint", switch, "", "recompute activations per block in the backward pass"),
     Setting("compile", switch, "", "torch.compile the model"),
     Setting("deterministic", switch, "", "bitwise equal losses at any world that divides --virtual-ranks"),

@@ -171,7 +171,7 @@ class RecordedHost(Host):
         return cls(Recording.from_json(text, str(path)))
 
     @property
-    def name(self) -> str | None:  # type: ignore[override]
+    def name(self) -> str | None:
         return self.recording.name
 
     @property
@@ -179,7 +179,7 @@ class RecordedHost(Host):
         return self.recording.system
 
     @property
-    def machine(self) -> str:  # type: ignore[override]
+    def machine(self) -> str:
         return self.recording.machine
 
     @property
@@ -194,9 +194,7 @@ class RecordedHost(Host):
 
     def names(self, folder: str) -> tuple[str, ...]:
         prefix = folder.rstrip("/") + "/"
-        return tuple(
-            sorted({path[len(prefix) :].split("/", 1)[0] for path in self.recording.files if path.startswith(prefix)})
-        )
+        return tuple(sorted({path[len(prefix) :].split("/", 1)[0] for path in self.recording.files if path.startswith(prefix)}))
 
     def affinity(self) -> tuple[int, ...] | None:
         return self.recording.affinity

@@ -47,7 +47,9 @@ class Record:
             if key not in fields:
                 near = nearest(str(key), fields)
                 raise RecordError(
-                    f"unknown key {key!r} in {cls.__name__}", where=where, hint=f"did you mean {near!r}?" if near else None
+                    f"unknown key {key!r} in {cls.__name__}",
+                    where=where,
+                    hint=f"did you mean {near!r}?" if near else None,
                 )
         values = {}
         for name, field in fields.items():
@@ -77,7 +79,7 @@ def _fields(cls: type) -> Mapping[str, dataclasses.Field[Any]]:
 
 
 @cache
-def _hints(cls: type) -> dict[str, Any]:
+def _hints(cls: Any) -> dict[str, Any]:
     return get_type_hints(cls)
 
 

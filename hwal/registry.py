@@ -21,7 +21,7 @@ BUILT_IN: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Row:
-    """A name and where its backend comes from: `target` is "module:attribute"; `origin` is "hwal" or the plug-in's distribution."""
+    """A name and where its backend comes from: `target` is "module:attribute", `origin` is "hwal" or a plug-in's distribution."""
 
     name: str
     target: str
@@ -39,7 +39,7 @@ class Row:
 
 
 class Registry:
-    """The backends known on a host. A name that a plug-in shares with a built-in stays the built-in's; the clash is a blocked probe."""
+    """The backends known on a host. A name stays its first owner's, built-ins first; each clash is a blocked probe."""
 
     def __init__(self, host: Host) -> None:
         self.rows: dict[str, Row] = {name: Row(name, target, "hwal") for name, target in BUILT_IN.items()}

@@ -122,7 +122,9 @@ class Reporter:
         target = self._early if self._open is None else self._open
         target.update({name: _number(value) for name, value in values.items()})
 
-    def _record(self, step: int, epoch: int, loss: Any, lr: float | None, samples: int, count: Any, seconds: float, at: float) -> dict[str, Any]:
+    def _record(
+        self, step: int, epoch: int, loss: Any, lr: float | None, samples: int, count: Any, seconds: float, at: float
+    ) -> dict[str, Any]:
         value = _number(loss)
         rate = (samples if self.unit == "samples" else _number(count) or 0) / max(seconds, 1e-9)
         self.last_loss = value
@@ -130,7 +132,14 @@ class Reporter:
             self.first_loss = value
         if self._display is not None:
             self._display.update(step, self.total_steps, value, rate, self.unit)
-        record = {"step": step, "epoch": epoch, "loss": value, "lr": lr, "samples": samples, "seconds": round(seconds, 6)}
+        record = {
+            "step": step,
+            "epoch": epoch,
+            "loss": value,
+            "lr": lr,
+            "samples": samples,
+            "seconds": round(seconds, 6),
+        }
         if count is not None:
             record["count"] = _number(count)
         record["time"] = round(at, 3)

@@ -123,7 +123,7 @@ class Runtime(ABC):
         """
 
     def epochs(self, count: int | None = None, *, steps: int | None = None) -> Iterator[int]:
-        """Epoch numbers from where the checkpoint stopped up to `count`; `steps` ends training (and the feed) at that global step."""
+        """Epoch numbers from where the checkpoint stopped up to `count`; `steps` ends training at that global step."""
         if count is None and steps is None:
             raise ScriptError("rt.epochs() needs an end", hint="rt.epochs(3), or rt.epochs(steps=1000)")
         self.max_steps = steps
@@ -150,12 +150,12 @@ class Runtime(ABC):
         """Sum of `total` over all ranks ÷ sum of `count` over all ranks. Every rank must call it."""
 
     def log(self, **values: Any) -> None:
-        """Adds values (numbers, or anything `float()` reads) to the record of the last step in metrics.jsonl. Rank 0's count."""
+        """Adds values (anything `float()` reads) to the last step's line of metrics.jsonl. Those of rank 0 are written."""
         self.reporter.add(values)
 
     @abstractmethod
     def save(self, path: str | Path | None = None) -> Path:
-        """Writes a checkpoint (to run_dir/checkpoints/step-N unless a path is given) and returns its folder. Every rank calls it."""
+        """Writes a checkpoint, to run_dir/checkpoints/step-N unless a path is given; returns its folder. Every rank calls it."""
 
     @abstractmethod
     def barrier(self) -> None:

@@ -151,7 +151,10 @@ class Machine(Record):
                 raise RecordError(f"{part!r} is not a list", where=where)
             parts[part] = [kind.from_dict(item, f"{where}.{part}[{i}]").to_dict() for i, item in enumerate(items)]
         document["probes"] = [
-            {**probe, **{part: [item for item in items if item["backend"] == probe.get("backend")] for part, items in parts.items()}}
+            {
+                **probe,
+                **{part: [item for item in items if item["backend"] == probe.get("backend")] for part, items in parts.items()},
+            }
             if isinstance(probe, Mapping)
             else probe
             for probe in document["probes"]
@@ -207,7 +210,8 @@ class Plan(Record):
             if axis not in AXES:
                 near = nearest(axis, AXES)
                 raise PlanError(
-                    f"unknown mesh axis {axis!r}; there are {', '.join(AXES)}", hint=f"did you mean {near!r}?" if near else None
+                    f"unknown mesh axis {axis!r}; there are {', '.join(AXES)}",
+                    hint=f"did you mean {near!r}?" if near else None,
                 )
             if degree < 1:
                 raise PlanError(f"mesh axis {axis} = {degree}; a degree is 1 or more")
@@ -235,7 +239,7 @@ class Request(Record):
     `script` None means the built-in recipe; `arguments` are the script's own, or the recipe's flags.
     """
 
-    target: Target = Target()
+    target: Target = field(default_factory=Target)
     script: str | None = None
     arguments: tuple[str, ...] = ()
     processes: int | None = None
@@ -243,7 +247,7 @@ class Request(Record):
     engine_arguments: tuple[str, ...] = ()
     framework: str | None = None
     plan: str | None = None
-    settings: Settings = Settings()
+    settings: Settings = field(default_factory=Settings)
 
 
 @dataclass(frozen=True)
