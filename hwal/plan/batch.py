@@ -1,0 +1,32 @@
+"""What the settings that cut a global batch ask of each other and of the world."""
+
+from __future__ import annotations
+
+from hwal.env import Settings
+from hwal.errors import PlanError, UsageError
+
+
+def check_batch(settings: Settings, world: int) -> None:
+    """Raises PlanError or UsageError when the parts of a global batch do not fit together."""
+    parts = settings.virtual_ranks
+    if settings.deterministic and parts is None:
+        raise UsageError(
+            "--deterministic needs --virtual-ranks",
+            why="losses are bitwise equal at two worlds only when both add the same parts in the same order",
+            hint=f"--deterministic --virtual-ranks {world}, or any multiple of every world size you mean to use",
+        )
+    if parts is None:
+        return
+    if settings.micro_batch is not None:
+        raise UsageError(
+            "--micro-batch and --virtual-ranks exclude each other",
+            why="virtual ranks already say how a global batch is cut: one part, one forward",
+            hint=f"leave out --micro-batch, and raise --virtual-ranks (now {parts}) for smaller parts",
+        )
+    if parts % world:
+        raise PlanError(
+            f"virtual ranks must be a multiple of the world size: {parts} = {parts // world} × {world} + {parts % world}",
+            where=f"--virtual-ranks {parts}",
+            why=f"each of the {world} processes does the same number of parts",
+            hint=f"--virtual-ranks {(parts // world + 1) * world}",
+        )

@@ -1,0 +1,48 @@
+"""make_plan: the straight line of it; each decision is a file of its own."""
+
+from __future__ import annotations
+
+from hwal.errors import VersionError
+from hwal.plan.batch import check_batch
+from hwal.plan.precision import decide_precision
+from hwal.plan.processes import lay_out
+from hwal.plan.strategy import decide_strategy
+from hwal.values import Caps, Choice, Decision, Plan, Request
+
+
+def make_plan(choice: Choice, caps: Caps, request: Request, framework: Decision, nodes: int = 1) -> Plan:
+    """How `request` runs on the chosen devices.
+
+    `request.processes` counts those of one node; `nodes` is more than 1 only when joining a world that spans machines.
+
+    Raises VersionError (no runtime for the framework), PlanError (numbers that do not fit), DeviceError (a device for
+    one process only) and UsageError (a setting that means nothing here). Every decision in the result has its reason.
+    """
+    check_framework(framework, caps, choice.backend)
+    layout = lay_out(choice, caps, request.processes, nodes)
+    world = nodes * len(layout.processes)
+    precision, cost = decide_precision(request.settings.precision, layout.devices, caps)
+    strategy = decide_strategy(request.settings.strategy, world, caps, choice.backend)
+    check_batch(request.settings, world)
+    return Plan(
+        backend=choice.backend,
+        framework=framework,
+        devices=layout.devices,
+        processes=layout.processes,
+        mesh={"dp": nodes * sum(len(process.devices) for process in layout.processes)},
+        precision=precision,
+        strategy=strategy,
+        micro_batch=request.settings.micro_batch,
+        nodes=nodes,
+        notes=layout.notes + cost,
+    )
+
+
+def check_framework(framework: Decision, caps: Caps, backend: str) -> None:
+    if framework.value not in caps.frameworks:
+        there = " and ".join(caps.frameworks) or "none"
+        raise VersionError(
+            f"this version has no {framework.value} runtime for {backend}; there is {there}",
+            why=f"framework {framework}",
+            hint="hwal devices shows what else is here" if not caps.frameworks else f"--framework {caps.frameworks[0]}",
+        )

@@ -1,0 +1,178 @@
+"""Precision, strategy and the batch's rules: values, and each error as printed."""
+
+from __future__ import annotations
+
+import pytest
+
+from hwal.env import Settings
+from hwal.errors import HwalError
+from hwal.plan import make_plan
+from hwal.topology import Device
+from hwal.values import Caps, Choice, Decision, Plan, Request, Target
+
+CAPS = Caps(
+    frameworks=("torch",),
+    collectives="gloo",
+    shares_devices=True,
+    sharding=True,
+    emulated={"bf16": "about twice the time of fp32", "fp16": "about ten times the time of fp32"},
+)
+AMX = {"bf16": "AMX-BF16", "fp32": "AVX512"}
+OLD = {"fp32": "AVX2"}
+
+
+def toy(index: int, native: dict[str, str], name: str = "Toy 1") -> Device:
+    return Device("toy", index, name=name, cores=(0, 1, 2, 3), threads=4, native=native, sources={"native": "procfs"})
+
+
+def plan(*devices: Device, n: int | None = None, caps: Caps = CAPS, **settings: object) -> Plan:
+    choice = Choice(Target("toy"), "toy", devices or (toy(0, AMX),), "a test")
+    request = Request(target=Target("toy"), processes=n, settings=Settings(**settings))  # type: ignore[arg-type]
+    return make_plan(choice, caps, request, Decision("torch", "a test"))
+
+
+@pytest.mark.parametrize(
+    ("devices", "asked", "value", "why", "notes"),
+    [
+        ([AMX], "auto", "bf16", "native: AMX-BF16, from procfs", ()),
+        ([{"fp16": "sm_75", "fp32": "sm_75"}], "auto", "fp16", "native: sm_75, from procfs", ()),
+        ([{"fp32": "AVX512", "fp16": "AVX512-FP16"}], "auto", "fp32", "nothing narrower is native to 1 × Toy 1", ()),
+        ([OLD], "auto", "fp32", "nothing narrower is native to 1 × Toy 1", ()),
+        ([{}], "auto", "fp32", "nothing narrower is native to 1 × Toy 1", ()),
+        ([AMX, OLD], "auto", "fp32", "device 1 (Toy 1) has no native bf16", ()),
+        ([{"bf16": "a", "fp16": "a"}, {"fp16": "b"}], "auto", "fp16", "native: a, b, from procfs", ()),
+        ([OLD, AMX], "auto", "fp32", "device 0 (Toy 1) has no native bf16", ()),
+        ([OLD, OLD], "auto", "fp32", "nothing narrower is native to 2 × Toy 1", ()),
+        ([AMX], "bf16", "bf16", "asked for; native: AMX-BF16, from procfs", ()),
+        ([AMX], "fp32", "fp32", "asked for; native: AVX512, from procfs", ()),
+        ([{}], "fp32", "fp32", "asked for", ()),
+        (
+            [OLD],
+            "bf16",
+            "bf16",
+            "asked for; emulated",
+            ("bf16 is emulated on 1 × Toy 1: about twice the time of fp32; --precision auto takes fp32",),
+        ),
+    ],
+)
+def test_precision(devices: list[dict[str, str]], asked: str, value: str, why: str, notes: tuple[str, ...]) -> None:
+    made = plan(*(toy(i, native) for i, native in enumerate(devices)), n=1 if len(devices) == 1 else None, precision=asked)
+    assert made.precision == Decision(value, why)
+    assert made.notes == notes
+
+
+@pytest.mark.parametrize(
+    ("n", "asked", "value", "why"),
+    [
+        (1, "auto", "single", "one process"),
+        (2, "auto", "auto", "decided when the model is known"),
+        (2, "ddp", "ddp", "asked for"),
+        (1, "ddp", "ddp", "asked for"),
+        (1, "single", "single", "asked for"),
+    ],
+)
+def test_strategy(n: int, asked: str, value: str, why: str) -> None:
+    assert plan(n=n, strategy=asked).strategy == Decision(value, why)
+
+
+NO_SHARDING = Caps(frameworks=("torch",), collectives="gloo", shares_devices=True)
+
+ERRORS = [
+    (
+        {"precision": "tf32"},
+        """
+        1 × Toy 1 cannot compute in tf32; it can in bf16, fp32, fp16 (emulated)
+          where: --precision tf32
+          try:   --precision bf16, or --precision auto
+        """,
+    ),
+    (
+        {"strategy": "dpp"},
+        """
+        unknown strategy 'dpp'; there are auto, single, ddp, fsdp:full, fsdp:grad-op, fsdp:hybrid, fsdp:hybrid-grad-op
+          where: --strategy dpp
+          try:   did you mean ddp?
+        """,
+    ),
+    (
+        {"strategy": "fsdp:full", "n": 2},
+        """
+        fsdp:full comes with the next version of hwal
+          where: --strategy fsdp:full
+          why:   this one keeps a whole copy of the model on every rank
+          try:   --strategy ddp
+        """,
+    ),
+    (
+        {"strategy": "fsdp:full+offload", "n": 2, "caps": NO_SHARDING},
+        """
+        toy cannot shard parameters over ranks
+          where: --strategy fsdp:full+offload
+          try:   --strategy ddp
+        """,
+    ),
+    (
+        {"strategy": "ddp+offload", "n": 2},
+        """
+        +offload goes with the fsdp strategies only, not with ddp
+          where: --strategy ddp+offload
+          try:   --strategy ddp
+        """,
+    ),
+    (
+        {"strategy": "single", "n": 2},
+        """
+        single is for one process, the world has 2 (2 ≠ 1)
+          where: --strategy single
+          try:   -n 1, or --strategy ddp
+        """,
+    ),
+    (
+        {"virtual_ranks": 4, "n": 3},
+        """
+        virtual ranks must be a multiple of the world size: 4 = 1 × 3 + 1
+          where: --virtual-ranks 4
+          why:   each of the 3 processes does the same number of parts
+          try:   --virtual-ranks 6
+        """,
+    ),
+    (
+        {"virtual_ranks": 4, "micro_batch": 2, "n": 2},
+        """
+        --micro-batch and --virtual-ranks exclude each other
+          why:   virtual ranks already say how a global batch is cut: one part, one forward
+          try:   leave out --micro-batch, and raise --virtual-ranks (now 4) for smaller parts
+        """,
+    ),
+    (
+        {"deterministic": True, "n": 2},
+        """
+        --deterministic needs --virtual-ranks
+          why:   losses are bitwise equal at two worlds only when both add the same parts in the same order
+          try:   --deterministic --virtual-ranks 2, or any multiple of every world size you mean to use
+        """,
+    ),
+    (
+        {"caps": Caps(frameworks=("torchy",))},
+        """
+        this version has no torch runtime for toy; there is torchy
+          why:   framework torch (a test)
+          try:   --framework torchy
+        """,
+    ),
+]
+
+
+@pytest.mark.parametrize(("asked", "text"), ERRORS)
+def test_errors_as_printed(asked: dict[str, object], text: str) -> None:
+    from textwrap import dedent
+
+    with pytest.raises(HwalError) as caught:
+        plan(**asked)  # type: ignore[arg-type]
+    assert str(caught.value) == dedent(text).strip()
+    assert caught.value.exit_code == 2
+
+
+def test_batch_settings_that_fit_are_kept() -> None:
+    assert plan(n=2, virtual_ranks=4, deterministic=True).micro_batch is None
+    assert plan(n=2, micro_batch=3).micro_batch == 3
