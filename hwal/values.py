@@ -260,12 +260,16 @@ class Command(Record):
 
 @dataclass(frozen=True)
 class Launch(Record):
-    """What an engine will do. `state_dir` is where ranks leave word for the launcher (None: nobody waits for them)."""
+    """What an engine will do.
+
+    `state_dir` is where ranks leave word for the launcher (None: nobody waits for them). `notes`: what the user should know.
+    """
 
     engine: str
     commands: tuple[Command, ...]
     why: str
     state_dir: str | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,26 @@
+"""direct: this process becomes the worker. One process, or this rank of a world that another launcher started."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+
+from hwal.errors import HwalError
+from hwal.values import Launch
+
+
+def run(launch: Launch, environ: Mapping[str, str]) -> int:
+    """Does not return, except on Windows, where exec would leave the shell waiting for nobody."""
+    (command,) = launch.commands
+    env = {**environ, **command.env}
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if sys.platform == "win32":
+        import subprocess
+
+        return subprocess.run(command.argv, env=env, check=False).returncode
+    try:
+        os.execve(command.argv[0], list(command.argv), env)
+    except OSError as error:
+        raise HwalError(f"cannot start {command.argv[0]}: {error.strerror}", where="--engine direct") from None

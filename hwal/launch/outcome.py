@@ -1,0 +1,189 @@
+"""What each rank leaves for the launcher, and the launcher's verdict: which rank failed first, and why."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hwal.errors import EXIT_FAILED, EXIT_PREEMPTED, RecordError
+from hwal.record import Record
+
+FAILURE = "failure.json"
+LINES = 15  # of a failed rank that are shown
+SIGTERM, SIGKILL = 15, 9  # the numbers that exit codes hold, on every system
+LOST_PEER = (
+    "connection closed by peer",
+    "connection reset by peer",
+    "connection refused",
+    "broken pipe",
+    "socket closed",
+    "remote process exited",
+    "timed out waiting for",
+    "nccl communicator was aborted",
+    "failed to recv",
+)
+
+
+@dataclass(frozen=True)
+class Outcome(Record):
+    """A rank's word to the launcher, in state_dir/rank-N.json: first when it starts, again when it ends.
+
+    Attributes:
+        device: "cpu:0", as hwal devices names it.
+        started, ended: Unix time in seconds; `ended` None while it runs.
+        exit: the exit code that it ends with. usage: whether that is the code of a usage error (2).
+        error: one line; None after success. lines: what to show of it, its last line last.
+        lost_peer: the error says that another rank went away, so it is hardly the cause.
+        preempted: it saved and ended because a signal asked for it.
+        log: the file that holds all it wrote, None where that went to the terminal.
+    """
+
+    rank: int
+    pid: int
+    device: str
+    started: float
+    ended: float | None = None
+    exit: int | None = None
+    error: str | None = None
+    lines: tuple[str, ...] = ()
+    lost_peer: bool = False
+    preempted: bool = False
+    log: str | None = None
+
+    def write(self, state_dir: Path) -> None:
+        """Written aside and renamed: the launcher never reads half of it."""
+        path = state_dir / f"rank-{self.rank}.json"
+        aside = path.with_suffix(f".{os.getpid()}.tmp")
+        aside.write_text(self.to_json(), encoding="utf-8")
+        aside.replace(path)
+
+
+@dataclass(frozen=True)
+class Exit(Record):
+    """How the process of a rank ended, as its parent saw it: exit code (negative: that signal), Unix time in whole seconds."""
+
+    rank: int
+    pid: int
+    code: int
+    time: float
+
+
+@dataclass(frozen=True)
+class Failure(Record):
+    """What the agent leaves in state_dir/failure.json: the ranks that failed, or why it could not start any."""
+
+    exits: tuple[Exit, ...] = ()
+    agent: str | None = None
+    usage: bool = False
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The rank that failed first, and what is known of it."""
+
+    rank: int
+    exit: Exit | None
+    outcome: Outcome | None
+
+    @property
+    def code(self) -> int:
+        """hwal's own exit code: that of a usage error where the rank ended with one, else 1."""
+        code = self.outcome.exit if self.outcome else None
+        return code if code in (2,) and self.outcome and self.outcome.error else EXIT_FAILED
+
+
+def read_outcomes(state_dir: Path) -> dict[int, Outcome]:
+    """Rank -> what it left. A file that is no Outcome is passed over: its rank's exit code still counts."""
+    found = {}
+    for path in sorted(state_dir.glob("rank-*.json")):
+        try:
+            outcome = Outcome.from_json(path.read_text(encoding="utf-8"), str(path))
+        except (OSError, RecordError):
+            continue
+        found[outcome.rank] = outcome
+    return found
+
+
+def read_failure(state_dir: Path) -> Failure | None:
+    path = state_dir / FAILURE
+    try:
+        return Failure.from_json(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, RecordError):
+        return None
+
+
+def is_lost_peer(text: str) -> bool:
+    """Whether an error message only says that another rank is gone."""
+    lower = text.lower()
+    return any(words in lower for words in LOST_PEER)
+
+
+def first_failure(exits: Iterable[Exit], outcomes: Mapping[int, Outcome]) -> Verdict | None:
+    """Which rank failed first; None when none did.
+
+    A rank that a signal killed comes first (the agent itself sends SIGTERM to those that are left, and SIGKILL later:
+    neither counts); then the earliest error that is not about a lost peer; then the earliest of all.
+    """
+    exits = list(exits)
+    begun = min((exit.time for exit in exits), default=0.0)
+    candidates = []
+    for exit in exits:
+        outcome = outcomes.get(exit.rank)
+        own_error = outcome is not None and outcome.error is not None
+        killed = exit.code < 0 and exit.code != -SIGTERM and exit.time <= begun + 1
+        ended = outcome.ended if outcome is not None and outcome.ended is not None else exit.time
+        lost = outcome is not None and outcome.lost_peer
+        swept = exit.code < 0 and not killed and not own_error
+        candidates.append((0 if killed else 3 if swept else 2 if lost else 1, ended, exit.rank, Verdict(exit.rank, exit, outcome)))
+    known = {exit.rank for exit in exits}
+    for rank, outcome in outcomes.items():
+        if rank not in known and outcome.error is not None:
+            candidates.append((2 if outcome.lost_peer else 1, outcome.ended or 0.0, rank, Verdict(rank, None, outcome)))
+    return min(candidates, key=lambda c: c[:3])[3] if candidates else None
+
+
+def describe(verdict: Verdict, size: int, logs: Path | None) -> list[str]:
+    """The lines that hwal prints about a failed run."""
+    outcome, rank = verdict.outcome, verdict.rank
+    device = f" on {outcome.device}" if outcome else ""
+    lines = [f"hwal: rank {rank} of {size}{device} {_how(verdict)}"]
+    log = Path(outcome.log) if outcome and outcome.log else logs / f"rank-{rank}.log" if logs else None
+    shown = list(outcome.lines) if outcome and outcome.error else _tail(log)
+    lines += [f"  {line}" for line in shown[-LINES:]]
+    if log is not None and log.exists():
+        lines.append(f"  all of it: {log}")
+    return lines
+
+
+def _how(verdict: Verdict) -> str:
+    code = verdict.exit.code if verdict.exit else verdict.outcome.exit if verdict.outcome else None
+    if code is not None and code < 0:
+        name = signal_name(-code)
+        if code == -SIGKILL:
+            return f"was killed by {name}: the kernel's out-of-memory killer does this (see dmesg), or someone did"
+        return f"was killed by {name}"
+    if verdict.outcome and verdict.outcome.error:
+        return f"failed first: {verdict.outcome.error}"
+    return f"ended with exit code {code}" if code is not None else "ended without a word"
+
+
+def signal_name(number: int) -> str:
+    import signal
+
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _tail(log: Path | None) -> Sequence[str]:
+    try:
+        return log.read_text(encoding="utf-8", errors="replace").splitlines()[-LINES:] if log else ()
+    except OSError:
+        return ()
+
+
+def was_preempted(outcomes: Mapping[int, Outcome]) -> bool:
+    return any(outcome.preempted or outcome.exit == EXIT_PREEMPTED for outcome in outcomes.values())
