@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hwal.errors import VersionError
 from hwal.plan.batch import check_batch
+from hwal.plan.later import refuse_later
 from hwal.plan.precision import decide_precision
 from hwal.plan.processes import lay_out
 from hwal.plan.strategy import decide_strategy
@@ -19,6 +20,7 @@ def make_plan(choice: Choice, caps: Caps, request: Request, framework: Decision,
     one process only) and UsageError (a setting that means nothing here). Every decision in the result has its reason.
     """
     check_framework(framework, caps, choice.backend)
+    refuse_later(request.settings)
     layout = lay_out(choice, caps, request.processes, nodes)
     world = nodes * len(layout.processes)
     precision, cost = decide_precision(request.settings.precision, layout.devices, caps)

@@ -97,7 +97,7 @@ def _pin(processes: Sequence[Process], placed: Sequence[Device]) -> tuple[tuple[
             notes.append(_crowded(sharers, room, len(processes), cores))
     given = [core for process in pinned for core in process.cores or ()]
     if len(given) > len(set(given)) and not notes:
-        notes.append(f"oversubscribed: {len(processes)} processes beside the same {len(set(given))} core(s) and take turns")
+        notes.append(f"oversubscribed: {len(processes)} processes beside the same {len(set(given))} core(s) take turns")
     return tuple(pinned), tuple(notes)
 
 

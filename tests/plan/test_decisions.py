@@ -153,6 +153,22 @@ ERRORS = [
         """,
     ),
     (
+        {"micro_batch": "auto"},
+        """
+        --micro-batch auto comes with a later version of hwal
+          where: --micro-batch auto
+          try:   --micro-batch N, the most samples that fit one forward pass
+        """,
+    ),
+    (
+        {"hang_timeout": 60.0},
+        """
+        --hang-timeout 60.0 comes with a later version of hwal
+          where: --hang-timeout 60.0
+          try:   leave it out: the time limit of the collectives applies, half an hour
+        """,
+    ),
+    (
         {"caps": Caps(frameworks=("torchy",))},
         """
         this version has no torch runtime for toy; there is torchy

@@ -1,0 +1,25 @@
+"""Settings whose promise this version does not keep yet: refused, so that nobody believes they are at work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hwal.env import SETTINGS, Settings
+from hwal.errors import UsageError
+
+LATER: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "micro_batch": (lambda value: value == "auto", "--micro-batch N, the most samples that fit one forward pass"),
+    "hang_timeout": (lambda value: value is not None, "leave it out: the time limit of the collectives applies, half an hour"),
+}
+"""Field of Settings -> (which values are not supported yet, what to do instead)."""
+
+
+def refuse_later(settings: Settings) -> None:
+    """Raises UsageError for a setting that comes with a later version."""
+    for setting in SETTINGS:
+        value = getattr(settings, setting.field)
+        unsupported, instead = LATER.get(setting.field, (None, ""))
+        if unsupported is not None and unsupported(value):
+            shown = setting.flag + ("" if value is True else f" {value}")
+            raise UsageError(f"{shown} comes with a later version of hwal", where=shown, hint=instead)
