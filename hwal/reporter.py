@@ -136,7 +136,7 @@ class Reporter:
             "step": step,
             "epoch": epoch,
             "loss": value,
-            "lr": lr,
+            "lr": _number(lr),
             "samples": samples,
             "seconds": round(seconds, 6),
         }

@@ -10,7 +10,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self, TypeVar
@@ -44,10 +44,15 @@ class Job:
         return self.plan.processes[self.world.local_rank % self.plan.local_size]
 
     @property
+    def devices(self) -> tuple[Device, ...]:
+        """The devices of this process, in the plan's order."""
+        by_index = {device.index: device for device in self.plan.devices}
+        return tuple(by_index[index] for index in self.process.devices)
+
+    @property
     def hardware(self) -> Device:
         """The (first) device of this process."""
-        index = self.process.devices[0]
-        return next(device for device in self.plan.devices if device.index == index)
+        return self.devices[0]
 
 
 @dataclass(frozen=True)
@@ -68,7 +73,8 @@ class Runtime(ABC):
         is_main: rank 0, which writes the files and shows the progress.
         device: the framework's own handle of this rank's device.
         run_dir: the folder of metrics.jsonl, checkpoints/ and plan.json; the same on every rank.
-        epoch, step, samples: where training stands: epochs begun, global batches and samples done, resumed ones included.
+        epoch, steps_done, samples: where training stands: the epoch in progress, global batches and samples done, resumed
+            ones included.
         unit: what the progress display counts per second: "samples", or the name of what `backward` pairs count.
     """
 
@@ -86,22 +92,26 @@ class Runtime(ABC):
         self.step_in_epoch = 0
         self.steps_done = 0
         self.samples = 0
+        self.run_seed = job.settings.seed
         self.max_steps: int | None = None
         self.checkpoints = Checkpoints(job.run_dir / "checkpoints", job.settings.keep)
         self.stop_request = StopRequest()
         self.reporter = Reporter(job.run_dir if self.is_main else None)
-        self._epoch_from_epochs = False
+        self._in_epochs = False
+        self._epoch_count: int | None = None
+        self.ended = False
 
     # start and end
 
-    @abstractmethod
     def start(self) -> None:
-        """Opens the device, joins the world and proves it (WorldError). Called by hwal.start()."""
+        """Opens the device, joins the world and proves it (WorldError). hwal.start() calls it; a subclass ends with this one."""
+        self.stop_request.install()
 
     def end(self, error: BaseException | None = None) -> None:
         """Flushes the metrics, prints the summary on the main rank and leaves the world. Safe to call twice."""
+        self.ended = True
         self.stop_request.uninstall()
-        self.reporter.close(failed=error is not None)
+        self.reporter.close(failed=isinstance(error, Exception | KeyboardInterrupt))
 
     def __enter__(self) -> Self:
         return self
@@ -127,14 +137,13 @@ class Runtime(ABC):
         if count is None and steps is None:
             raise ScriptError("rt.epochs() needs an end", hint="rt.epochs(3), or rt.epochs(steps=1000)")
         self.max_steps = steps
-        self._epoch_from_epochs = True
+        self._in_epochs, self._epoch_count = True, count
         try:
             while (count is None or self.epoch < count) and not self.finished:
                 yield self.epoch
-                self.epoch += 1
-                self.step_in_epoch = 0
+                self.epoch_done()
         finally:
-            self._epoch_from_epochs = False
+            self._in_epochs = False
 
     @property
     def finished(self) -> bool:
@@ -142,7 +151,7 @@ class Runtime(ABC):
         return self.max_steps is not None and self.steps_done >= self.max_steps
 
     @abstractmethod
-    def feed(self, data: Iterable[T], train: bool = True) -> Iterator[T]:
+    def feed(self, data: Iterable[T], train: bool = True) -> Iterable[T]:
         """This rank's micro-batches of `data`, on its device. The batch size of `data` is the global batch, always."""
 
     @abstractmethod
@@ -150,12 +159,15 @@ class Runtime(ABC):
         """Sum of `total` over all ranks ÷ sum of `count` over all ranks. Every rank must call it."""
 
     def log(self, **values: Any) -> None:
-        """Adds values (anything `float()` reads) to the last step's line of metrics.jsonl. Those of rank 0 are written."""
+        """Adds values (anything `float()` reads) to the last step's line of metrics.jsonl. Those of rank 0 are written.
+
+        A tensor is read later, on another thread: it must not change any more.
+        """
         self.reporter.add(values)
 
     @abstractmethod
     def save(self, path: str | Path | None = None) -> Path:
-        """Writes a checkpoint, to run_dir/checkpoints/step-N unless a path is given; returns its folder. Every rank calls it."""
+        """Writes a checkpoint and returns its folder, run_dir/checkpoints/step-N unless a path is given. Every rank calls it."""
 
     @abstractmethod
     def barrier(self) -> None:
@@ -176,19 +188,46 @@ class Runtime(ABC):
         self.reporter.unit = name
 
     def position(self) -> Position:
-        return Position(self.job.settings.seed, self.epoch, self.step_in_epoch, self.steps_done, self.samples, self.world_size)
+        return Position(self.run_seed, self.epoch, self.step_in_epoch, self.steps_done, self.samples, self.world_size)
 
     def restore_position(self, position: Position) -> None:
         self.epoch, self.step_in_epoch = position.epoch, position.step_in_epoch
         self.steps_done, self.samples = position.step, position.samples
+        self.run_seed = position.seed  # random state is (seed, step): another seed would break the curve
         self.reporter.resumed(self.steps_done)
 
     def step_done(self, loss: Any, lr: float | None, samples: int, count: Any = None) -> None:
-        """Counts a finished global step and hands its record to the reporter; `loss` and `count` may be device scalars."""
+        """Counts a finished global step and hands its record to the reporter.
+
+        `loss` and `count` may be device scalars; they are read later, on the reporter's thread, and must not change any more.
+        """
         self.steps_done += 1
         self.step_in_epoch += 1
         self.samples += samples
         self.reporter.step(self.steps_done, self.epoch, loss, lr, samples, count)
+
+    def expect_steps(self, per_epoch: int | None) -> None:
+        """Tells the progress display how many steps there will be; called as a training feed of `per_epoch` batches begins."""
+        if self.max_steps is not None:
+            self.reporter.total_steps = self.max_steps
+        elif per_epoch is not None:
+            epochs_left = self._epoch_count - self.epoch if self._in_epochs and self._epoch_count is not None else 1
+            self.reporter.total_steps = self.steps_done - self.step_in_epoch + epochs_left * per_epoch
+
+    def end_of_feed(self) -> None:
+        """A training feed is read to its end; outside of rt.epochs() that ends the epoch."""
+        if not self._in_epochs:
+            self.epoch_done()
+
+    def epoch_done(self) -> None:
+        self.epoch += 1
+        self.step_in_epoch = 0
+
+    def write_plan(self, **decided: Any) -> None:
+        """Leaves the plan in run_dir/plan.json, with what was still "auto" in it decided."""
+        if self.is_main:
+            plan = replace(self.job.plan, **decided)
+            (self.run_dir / "plan.json").write_text(plan.to_json(indent=1) + "\n", encoding="utf-8")
 
     def preempt(self) -> None:
         """Saves, leaves preempted.json and ends the script with exit code 75. Every rank calls it at the same step."""
@@ -208,6 +247,9 @@ class TorchRuntime(Runtime):
     """What a torch script holds besides: the three calls around the loss."""
 
     framework = "torch"
+
+    @abstractmethod
+    def feed(self, data: Iterable[T], train: bool = True) -> Iterator[T]: ...
 
     @abstractmethod
     def autocast(self) -> AbstractContextManager[Any]:

@@ -1,0 +1,39 @@
+"""torch on CPUs: one process a NUMA node, gloo between them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import torch
+
+from hwal.runtime import Memory
+from hwal_torch.runtime import SharedTorchRuntime
+
+
+class CpuTorchRuntime(SharedTorchRuntime):
+    def open_device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def memory(self) -> Memory:
+        return Memory(resident_bytes(), peak_resident_bytes(), self.job.hardware.memory_bytes, "procfs")
+
+
+def resident_bytes() -> int | None:
+    """Resident memory of this process now; None where the system does not say (Linux does)."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def peak_resident_bytes() -> int | None:
+    """The most that was resident at one time; None on Windows."""
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # kilobytes, but on macOS

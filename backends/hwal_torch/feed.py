@@ -1,0 +1,240 @@
+"""feed: the user's DataLoader, read again so that every world sees the same global batches.
+
+The order of samples is a function of (seed, epoch) alone; a global batch keeps its true size at the ragged end; what a
+rank gets of it is Cut's rule. The user's collate function, workers and samplers stay.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+)
+
+from hwal.errors import ScriptError
+from hwal_torch.seeding import mix, seed_host, seeded
+from hwal_torch.units import Cut, Unit
+
+Fed = tuple[Unit, Any]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One pass over a loader: the rule of cutting, the seed of its order, and how many global batches are already done."""
+
+    cut: Cut
+    seed: int
+    train: bool
+    skip: int = 0
+    global_batch: int | None = None
+    pin_memory: bool = False
+
+
+def read(loader: DataLoader[Any], reading: Reading, say: Callable[[str], None]) -> Iterator[Fed]:
+    """Yields (unit, collated rows) for this rank. Raises ScriptError for a loader that cannot be cut."""
+    if not isinstance(loader, DataLoader):
+        raise ScriptError(
+            f"rt.feed() takes a torch DataLoader, not a {type(loader).__name__}",
+            hint="DataLoader(dataset, batch_size=GLOBAL_BATCH, shuffle=True)",
+        )
+    if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
+        return _read_whole(loader, reading, say)
+    return _read_indexed(loader, reading)
+
+
+# datasets with an index: only this rank's rows are read
+
+
+def _read_indexed(loader: DataLoader[Any], reading: Reading) -> Iterator[Fed]:
+    units: deque[Unit] = deque()
+
+    def batches() -> Iterator[Indices]:
+        for number, indices in enumerate(global_batches(loader, reading)):
+            if number < reading.skip:
+                continue
+            for unit in reading.cut.units(len(indices), ghosts=reading.train):
+                units.append(unit)
+                chosen = Indices(indices[unit.low : unit.high])
+                chosen.seeds = [mix(reading.seed, number, unit.low + i) for i in range(unit.rows)] if loader.num_workers else []
+                yield chosen
+
+    dataset = SeededDataset(loader.dataset) if loader.num_workers else loader.dataset
+    for data in _rebuilt(loader, reading, dataset=dataset, batch_sampler=batches(), collate_fn=loader.collate_fn):
+        yield units.popleft(), data
+
+
+class Indices(list[int]):
+    """The indices of one forward and the seed of each of its samples."""
+
+    seeds: list[int]
+
+
+class SeededDataset(Dataset[Any]):
+    """In a loader's worker: every sample is read under a seed of its own, so that random augmentation does not depend
+    on the world, the micro-batch or which worker reads it. In the main process this would cost 7 µs a sample, and the
+    random state of the step serves instead."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __getitems__(self, indices: Indices) -> list[Any]:
+        many = getattr(self.dataset, "__getitems__", None)
+        if many is not None:
+            seed_host(indices.seeds[0])
+            return many(list(indices))  # type: ignore[no-any-return]
+        samples = []
+        for index, seed in zip(indices, indices.seeds, strict=True):
+            seed_host(seed)
+            samples.append(self.dataset[index])
+        return samples
+
+
+def global_batches(loader: DataLoader[Any], reading: Reading) -> Iterator[list[int]]:
+    """The indices of each global batch of this pass, the same on every rank."""
+    batch_sampler = loader.batch_sampler
+    if type(batch_sampler) is not BatchSampler:
+        if reading.global_batch is not None:
+            raise ScriptError("--global-batch cannot override a batch sampler of the script's own", where="rt.feed")
+        yield from map(list, _under_seed(batch_sampler, reading.seed))
+        return
+    size = reading.global_batch or batch_sampler.batch_size
+    batch: list[int] = []
+    for index in _order(batch_sampler.sampler, reading.seed):
+        batch.append(index)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch and not batch_sampler.drop_last:
+        yield batch
+
+
+def _order(sampler: Any, seed: int) -> Iterator[int]:
+    """Sample indices in this pass's order. A plain RandomSampler is replaced by a permutation of (seed, epoch)."""
+    if isinstance(sampler, DistributedSampler) and sampler.num_replicas > 1:
+        raise ScriptError(
+            "the loader has a DistributedSampler, but rt.feed() does the splitting itself",
+            hint="DataLoader(dataset, batch_size=GLOBAL_BATCH, shuffle=True) without a sampler",
+        )
+    if type(sampler) is RandomSampler and not sampler.replacement and sampler.num_samples == len(sampler.data_source):
+        order = torch.randperm(len(sampler.data_source), generator=torch.Generator().manual_seed(seed))
+        for start in range(0, len(order), 65536):  # a list of all would cost 32 bytes a sample
+            yield from order[start : start + 65536].tolist()
+    elif type(sampler) is SequentialSampler:
+        yield from range(len(sampler.data_source))
+    else:
+        yield from _under_seed(sampler, seed)
+
+
+def _under_seed(sampler: Any, seed: int) -> Iterator[Any]:
+    """Iterates a sampler of the user's with random state that depends on `seed` alone, and leaves everyone else's alone."""
+    if hasattr(sampler, "set_epoch"):
+        sampler.set_epoch(seed & 0x7FFFFFFF)
+    generator = getattr(sampler, "generator", None)
+    if isinstance(generator, torch.Generator):
+        generator.manual_seed(seed)
+    if hasattr(sampler, "__len__"):
+        with seeded(seed):
+            everything = list(sampler)
+        yield from everything
+        return
+    iterator = iter(sampler)  # it may never end: draw one by one, each draw under its own seed
+    for number in range(1 << 62):
+        with seeded(mix(seed, number)):
+            try:
+                item = next(iterator)
+            except StopIteration:
+                return
+        yield item
+
+
+# streams, and datasets that yield whole batches: every rank reads all and keeps its slice
+
+
+def _read_whole(loader: DataLoader[Any], reading: Reading, say: Callable[[str], None]) -> Iterator[Fed]:
+    if reading.cut.world > 1:
+        say(f"every rank reads the whole data set and keeps its slice: {reading.cut.world} times the reading (rt.feed)")
+    parts: dict[str, Any]
+    if loader.batch_size is None:
+        if reading.global_batch is not None:
+            raise ScriptError("--global-batch cannot override batches that the data set makes itself", where="rt.feed")
+        own = {} if isinstance(loader.dataset, IterableDataset) else {"sampler": _Fixed(_order(loader.sampler, reading.seed))}
+        parts = {"batch_size": None, "collate_fn": WholeBatch(loader.collate_fn, reading), **own}
+    else:
+        size = reading.global_batch or loader.batch_size
+        parts = {"batch_size": size, "drop_last": loader.drop_last, "collate_fn": OwnRows(loader.collate_fn, reading)}
+    for number, fed in enumerate(_rebuilt(loader, reading, dataset=loader.dataset, **parts)):
+        if number >= reading.skip:
+            yield from fed
+
+
+@dataclass(frozen=True)
+class OwnRows:
+    """Collates, of a global batch of samples, the forwards of this rank. Runs in the loader's workers."""
+
+    collate: Callable[[list[Any]], Any]
+    reading: Reading
+
+    def __call__(self, samples: list[Any]) -> list[Fed]:
+        units = self.reading.cut.units(len(samples), ghosts=self.reading.train)
+        return [(unit, self.collate(samples[unit.low : unit.high])) for unit in units]
+
+
+@dataclass(frozen=True)
+class WholeBatch:
+    """Cuts a batch that the data set made, along the first dimension of its tensors."""
+
+    collate: Callable[[Any], Any]
+    reading: Reading
+
+    def __call__(self, batch: Any) -> list[Fed]:
+        batch = self.collate(batch)
+        sizes = {leaf.shape[0] for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor) and leaf.dim()}
+        if len(sizes) != 1:
+            raise ScriptError(
+                f"a batch of this data set cannot be cut: its tensors' first dimensions are {sorted(sizes) or 'none'}",
+                hint="give the DataLoader a batch_size and let it collate single samples",
+            )
+        units = self.reading.cut.units(sizes.pop(), ghosts=self.reading.train)
+        return [(unit, _rows(batch, unit)) for unit in units]
+
+
+def _rows(batch: Any, unit: Unit) -> Any:
+    return tree_map_only(torch.Tensor, lambda tensor: tensor[unit.low : unit.high] if tensor.dim() else tensor, batch)
+
+
+class _Fixed:
+    """An order that is already decided, as a sampler."""
+
+    def __init__(self, order: Iterable[int]) -> None:
+        self.order = order
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.order)
+
+
+def _rebuilt(loader: DataLoader[Any], reading: Reading, **parts: Any) -> DataLoader[Any]:
+    """The user's loader with other parts. Its workers' base seed follows this pass's."""
+    workers: dict[str, Any] = {}
+    if loader.num_workers:
+        workers = {"prefetch_factor": loader.prefetch_factor, "multiprocessing_context": loader.multiprocessing_context}
+    return DataLoader(
+        num_workers=loader.num_workers,
+        pin_memory=reading.pin_memory,
+        timeout=loader.timeout,
+        worker_init_fn=loader.worker_init_fn,
+        generator=torch.Generator().manual_seed(reading.seed),
+        **workers,
+        **parts,
+    )

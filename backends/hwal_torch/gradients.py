@@ -1,0 +1,148 @@
+"""From micro-batches to one update: sums of losses and counts, divided once by the count of the whole global batch.
+
+Gradients are summed over micro-batches and ranks, never averaged, so that the update does not depend on how the global
+batch was cut. World 1 without accumulation divides the loss before the backward pass instead, which costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from hwal.errors import ScriptError
+from hwal_torch.units import Unit
+
+
+class Gradients:
+    """The gradients of one global batch in the making.
+
+    Attributes:
+        stop: whether any rank asked, at the last reduction, for the run to end.
+        loss, count: of the last finished global batch: the mean loss, and what it was divided by (device scalars or numbers).
+    """
+
+    def __init__(self, device: torch.device, world: int, scaler: torch.amp.GradScaler | None) -> None:
+        self._device = device
+        self._dtype = torch.float32 if device.type in ("mps", "xla") else torch.float64  # those lack, or emulate, float64
+        self._world = world
+        self._scaler = scaler
+        self._guess = 1.0  # fp16 divides by the last global count, so that sums of many rows do not overflow
+        self._unit: Unit | None = None
+        self._sums: torch.Tensor | None = None
+        self._pending = False
+        self._reduced = False
+        self._whole = False
+        self._inverse: Any = 1.0
+        self.stop = False
+        self.loss: Any = None
+        self.count: Any = None
+
+    def open(self, unit: Unit) -> None:
+        """A micro-batch begins."""
+        self._unit = unit
+        self._pending = False
+        if unit.first:
+            self._reduced = False
+            self._sums = None
+            self._whole = unit.last and self._world == 1 and self._scaler is None
+
+    def backward(self, loss: Any) -> None:
+        unit = self._unit
+        if unit is None:
+            raise ScriptError("rt.backward() outside of a training feed", hint="for batch in rt.feed(loader): …")
+        if self._pending:
+            raise ScriptError(
+                "rt.backward() was called twice for one micro-batch", hint="add the losses up and call rt.backward once"
+            )
+        self._pending = True
+        if type(loss) is tuple:
+            total, count = loss
+        else:
+            total, count = None, unit.rows
+        if self._whole:
+            mean = loss if total is None else total / (count if count else 1)
+            self.loss, self.count = mean.detach(), count
+            mean.backward()
+            return
+        if total is None:
+            total = loss * count
+        self._add(total.detach(), count, unit.weight)
+        if unit.weight != 1.0:
+            total = total * unit.weight
+        if self._scaler is not None:
+            total = self._scaler.scale(total / self._guess)
+        total.backward()
+
+    def _add(self, total: torch.Tensor, count: Any, weight: float) -> None:
+        pair = torch.zeros(3, dtype=self._dtype, device=self._device)
+        if weight:  # a ghost's loss may be anything, NaN too
+            pair[0], pair[1] = total, count
+        self._sums = pair if self._sums is None else self._sums + pair
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether gradients of the last micro-batch wait for a step that was not called."""
+        return self._pending and not self._reduced
+
+    def reduce(self, stop: bool) -> None:
+        """Brings (sum, count) of all ranks together, once a global batch; a third number carries any rank's wish to end."""
+        if self._reduced:
+            return
+        if not self._pending:
+            raise ScriptError("rt.step() before rt.backward()", hint="rt.backward(loss), then rt.step(optimizer)")
+        self._reduced = True
+        self.stop = stop
+        if self._whole:
+            return
+        assert self._sums is not None
+        if self._world > 1:
+            self._sums[2] = float(stop)
+            dist.all_reduce(self._sums)
+            self.stop = bool(self._sums[2] > 0)
+        total, count = self._sums[0], self._sums[1]
+        safe = torch.where(count == 0, 1.0, count)
+        self.loss, self.count = total / safe, count
+        self._inverse = (self._guess / safe if self._scaler is not None else 1.0 / safe).float()
+        if self._scaler is not None:
+            self._guess = float(safe)
+
+    def apply(self, optimizer: torch.optim.Optimizer, clip: float | None) -> None:
+        """Divides, unscales, clips and updates the parameters of one optimizer, and clears their gradients."""
+        parameters = [p for group in optimizer.param_groups for p in group["params"]] if clip or not self._whole else []
+        if self._scaler is not None:
+            self._scaler.unscale_(optimizer)
+        if not self._whole:
+            _multiply([p.grad for p in parameters if p.grad is not None], self._inverse)
+        if clip is not None:
+            nn.utils.clip_grad_norm_(parameters, clip)
+        if self._scaler is not None:
+            self._scaler.step(optimizer)
+        else:
+            optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The loss scaler's state, and the count by which fp16 divides beforehand."""
+        return {"guess": self._guess, "scaler": self._scaler.state_dict() if self._scaler is not None else None}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._guess = state["guess"]
+        if self._scaler is not None and state["scaler"] is not None:
+            self._scaler.load_state_dict(state["scaler"])
+
+    def close(self) -> None:
+        """The global batch is done, all its optimizers have stepped."""
+        if self._scaler is not None:
+            self._scaler.update()
+
+
+def _multiply(gradients: list[torch.Tensor], factor: torch.Tensor) -> None:
+    dense = [gradient for gradient in gradients if not gradient.is_sparse]
+    if dense:
+        torch._foreach_mul_(dense, factor)
+    for gradient in gradients:
+        if gradient.is_sparse:
+            gradient.mul_(factor)

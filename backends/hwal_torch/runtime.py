@@ -1,0 +1,248 @@
+"""The torch Runtime that all backends share. A backend's own class adds its device, its memory and what only it has."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils._pytree import tree_map
+
+from hwal.errors import ScriptError
+from hwal.runtime import Job, TorchRuntime
+from hwal_torch import checkpoint, optim, strategy, world
+from hwal_torch.feed import Reading, read
+from hwal_torch.gradients import Gradients
+from hwal_torch.precision import Precision
+from hwal_torch.seeding import mix, seed_host
+from hwal_torch.units import Cut, Unit
+
+T = TypeVar("T")
+
+
+class SharedTorchRuntime(TorchRuntime):
+    """Everything of a torch Runtime that does not depend on the kind of device.
+
+    Attributes:
+        models, optimizers, schedulers: what prepare was given, each in its order.
+        fused_optimizers: whether Adam and AdamW are faster here in their fused kernel.
+    """
+
+    device: torch.device
+    fused_optimizers = True
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        self.models: list[nn.Module] = []
+        self.optimizers: list[torch.optim.Optimizer] = []
+        self.schedulers: list[Any] = []
+        self._scopes = 0
+        self._told: set[str] = set()
+        self._unit: Unit | None = None
+
+    # what a kind of device adds
+
+    @abstractmethod
+    def open_device(self) -> torch.device:
+        """Opens this rank's device and returns torch's handle of it."""
+
+    def seed(self, seed: int) -> None:
+        """Seeds every generator that forwards on this device draw from."""
+        seed_host(seed)
+
+    def to_device(self, batch: Any) -> Any:
+        """A batch with its tensors on the device; containers and other leaves stay as they are."""
+        if self.device.type == "cpu":
+            return batch
+        return tree_map(lambda leaf: leaf.to(self.device, non_blocking=True) if hasattr(leaf, "to") else leaf, batch)
+
+    # start and end
+
+    def start(self) -> None:
+        settings, plan = self.job.settings, self.job.plan
+        threads = self.job.process.threads
+        if threads is not None and threads != torch.get_num_threads():
+            torch.set_num_threads(threads)
+        self.device = self.open_device()
+        self.precision = Precision(plan.precision.value, self.device.type)
+        if self.world_size > 1:
+            collectives = self.job.caps.collectives
+            assert collectives is not None, "make_plan refuses several processes without collectives"
+            world.join(self.job.world, collectives, self.device, settings.start_timeout)
+        self.strategy, self.strategy_decision = strategy.choose(plan.strategy, self.world_size)
+        self.gradients = Gradients(self.device, self.world_size, self.precision.scaler)
+        micro_batch = settings.micro_batch if isinstance(settings.micro_batch, int) else None
+        self.cut = Cut(self.rank, self.world_size, micro_batch, settings.virtual_ranks, self.strategy.equal)
+        super().start()
+
+    def end(self, error: BaseException | None = None) -> None:
+        super().end(error)
+        world.leave()
+
+    # before the loop
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        self.seed(mix(self.run_seed, self._scopes))
+        self._scopes += 1
+        with torch.device("cpu"):
+            yield
+
+    def prepare(self, *objects: Any) -> Any:
+        if self.models:
+            raise ScriptError("rt.prepare() was called twice", hint="give it all models, optimizers and schedulers in one call")
+        self.models = [item for item in objects if isinstance(item, nn.Module)]
+        self.optimizers = [item for item in objects if isinstance(item, torch.optim.Optimizer)]
+        self.schedulers = [item for item in objects if not isinstance(item, nn.Module | torch.optim.Optimizer)]
+        for item in self.schedulers:
+            if not (hasattr(item, "state_dict") and hasattr(item, "load_state_dict")):
+                raise ScriptError(
+                    f"rt.prepare() cannot take a {type(item).__name__}",
+                    hint="models, optimizers, and objects with state_dict() and load_state_dict(); loaders go to rt.feed()",
+                )
+        names = optim.names_of(self.models)
+        groups = [optim.group_names(optimizer, names) for optimizer in self.optimizers]
+        for model in self.models:
+            self.place(model)
+        parameters = self.parameters()
+        for optimizer, group in zip(self.optimizers, groups, strict=True):
+            optim.repoint(optimizer, group, parameters)
+            if self.fused_optimizers and optim.use_fused(optimizer):
+                self.say_once(f"{type(optimizer).__name__}: its fused kernel, which is faster here")
+        for model in self.models:
+            self.strategy.install(model)
+        if self.world_size > 1:
+            self.say_once(f"strategy {self.strategy_decision}")
+        self.write_plan(strategy=self.strategy_decision)
+        checkpoint.restore(self)
+        return objects[0] if len(objects) == 1 else objects
+
+    def place(self, model: nn.Module) -> None:
+        """Moves a model to the device, in place."""
+        model.to(self.device)
+
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """Name (as optim.names_of gives it) -> parameter, of all prepared models."""
+        names = optim.names_of(self.models)
+        return {names[id(p)]: p for model in self.models for p in model.parameters()}
+
+    # the loop
+
+    def feed(self, data: Iterable[T], train: bool = True) -> Iterator[T]:
+        return self._train(data) if train else self._evaluate(data)
+
+    def _reading(self, train: bool) -> Reading:
+        settings = self.job.settings
+        return Reading(
+            cut=self.cut,
+            seed=mix(self.run_seed, self.epoch if train else 0),
+            train=train,
+            skip=self.step_in_epoch if train else 0,
+            global_batch=settings.global_batch,
+            pin_memory=self.job.caps.pinned_memory,
+        )
+
+    def _train(self, data: Any) -> Iterator[Any]:
+        if self.job.settings.global_batch is not None:
+            size = getattr(data, "batch_size", None)
+            self.say_once(f"--global-batch {self.job.settings.global_batch} in place of the loader's {size}")
+        self.expect_steps(self._steps_per_epoch(data))
+        self._seed_step()
+        self.reporter.begin()
+        for unit, batch in () if self.finished else read(data, self._reading(True), self.say_once):
+            if unit.part is not None:
+                self.seed(mix(self.run_seed, self.steps_done, 1, unit.part))
+            self.strategy.sync(unit.last)
+            self.gradients.open(unit)
+            self._unit = unit
+            yield self.to_device(batch)
+            self._unit = None
+            if unit.last:
+                self._close_step()
+                if self.finished:
+                    break
+        self.end_of_feed()
+
+    def _steps_per_epoch(self, data: Any) -> int | None:
+        """Global batches in one pass over a loader, where it knows."""
+        try:
+            if self.job.settings.global_batch is None:
+                return len(data)
+            return -(-len(data.dataset) // self.job.settings.global_batch)
+        except (TypeError, AttributeError):  # a stream has no length
+            return None
+
+    def _seed_step(self) -> None:
+        """Random state of the next step: what main-process data sets and forwards draw is a function of (seed, step, rank)."""
+        self.seed(mix(self.run_seed, self.steps_done, 0, self.rank))
+
+    def _close_step(self) -> None:
+        if self.gradients.unfinished:
+            raise ScriptError(
+                "a global batch ended without rt.step()",
+                why="its gradients would leak into the next one",
+                hint="call rt.step(optimizer) after every rt.backward(loss); it knows when the global batch is complete",
+            )
+        self.gradients.close()
+        if self.gradients.stop:
+            self.preempt()
+        self._seed_step()
+
+    def _evaluate(self, data: Any) -> Iterator[Any]:
+        unit, training = self._unit, self.strategy.training
+        self._unit, self.strategy.training = None, False
+        try:
+            for _, batch in read(data, self._reading(False), self.say_once):
+                yield self.to_device(batch)
+        finally:
+            self._unit, self.strategy.training = unit, training
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        return self.precision.autocast()
+
+    def backward(self, loss: Any) -> None:
+        self.gradients.backward(loss)
+
+    def step(self, optimizer: torch.optim.Optimizer, clip: float | None = None) -> bool:
+        unit = self._unit
+        if unit is None:
+            raise ScriptError("rt.step() outside of a training feed", hint="for batch in rt.feed(loader): …")
+        if not unit.last:
+            return False
+        first = self.gradients.unfinished
+        self.gradients.reduce(self.stop_request.name is not None)
+        lr = optimizer.param_groups[0]["lr"]
+        self.gradients.apply(optimizer, clip)
+        if first:
+            self.step_done(self.gradients.loss, lr, unit.total, self.gradients.count)
+        return True
+
+    def mean(self, total: Any, count: Any = 1) -> float:
+        pair = torch.tensor([float(total), float(count)], dtype=torch.float64, device=self._host_device)
+        if self.world_size > 1:
+            dist.all_reduce(pair)
+        return float(pair[0] / pair[1])
+
+    @property
+    def _host_device(self) -> torch.device:
+        """Where a collective over a few numbers lives."""
+        return self.device
+
+    def save(self, path: str | Path | None = None) -> Path:
+        return checkpoint.save(self, None if path is None else Path(path))
+
+    def barrier(self) -> None:
+        if self.world_size > 1:
+            dist.barrier()
+
+    # words
+
+    def say_once(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            self.say(text)

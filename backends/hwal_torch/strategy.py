@@ -1,0 +1,122 @@
+"""Strategies: how a model's gradients come together from all ranks. Installed behind the model's own forward, so that
+the object the script holds stays the one it built (`model.generate`, `model.config` and its state's names stay)."""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from types import MethodType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from hwal.values import Decision
+
+
+class Strategy(ABC):
+    """One way to train a model on `world` ranks.
+
+    Attributes:
+        equal: whether all ranks must run equally many forwards (see units.Cut).
+        training: whether a backward will follow the next forward; false while an evaluation feed is read.
+    """
+
+    name: str
+    equal = False
+    training = True
+
+    @abstractmethod
+    def install(self, model: nn.Module) -> None:
+        """Makes the model's gradients those of all ranks, summed; called once, after the model is on its device."""
+
+    @abstractmethod
+    def sync(self, last: bool) -> None:
+        """Told before each forward whether its backward closes the global batch and must bring the gradients together."""
+
+
+class Single(Strategy):
+    """One process: nothing to bring together."""
+
+    name = "single"
+
+    def install(self, model: nn.Module) -> None:
+        pass
+
+    def sync(self, last: bool) -> None:
+        pass
+
+
+class DataParallel(Strategy):
+    """torch's DistributedDataParallel: a whole model on each rank, gradients all-reduced while the backward runs."""
+
+    name = "ddp"
+
+    def __init__(self) -> None:
+        self._wrapped: list[nn.parallel.DistributedDataParallel] = []
+
+    def install(self, model: nn.Module) -> None:
+        if not any(parameter.requires_grad for parameter in model.parameters()):
+            return
+        # A parameter without gradient in one batch must not stop the run; that none was found is no news.
+        warnings.filterwarnings("ignore", message="find_unused_parameters=True was specified")
+        ddp = nn.parallel.DistributedDataParallel(_Inner(model), find_unused_parameters=True, gradient_as_bucket_view=True)
+        ddp.register_comm_hook(None, _sum)
+        model.forward = _Through(model, ddp, self)  # type: ignore[method-assign]
+        self._wrapped.append(ddp)
+
+    def sync(self, last: bool) -> None:
+        for ddp in self._wrapped:
+            ddp.require_backward_grad_sync = last
+
+
+class _Inner(nn.Module):
+    """What DDP wraps: the model under the forward it had before."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.original = model.forward
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.original(*args, **kwargs)
+
+
+class _Through:
+    """The model's forward from now on: by way of DDP when there will be a backward, direct otherwise, because evaluation
+    may run a different number of forwards on each rank. A deep copy of the model (an average of weights, say) gets its own."""
+
+    def __init__(self, model: nn.Module, ddp: nn.Module, strategy: Strategy) -> None:
+        self.model = model
+        self.ddp = ddp
+        self.strategy = strategy
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.strategy.training and torch.is_grad_enabled():
+            return self.ddp(*args, **kwargs)
+        return self.ddp.module.original(*args, **kwargs)  # type: ignore[union-attr, operator]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        copied = memo[id(self.model)]
+        return MethodType(type(copied).forward, copied)
+
+    def __reduce__(self) -> Any:  # a pickled model goes back to the forward of its class
+        return MethodType, (type(self.model).forward, self.model)
+
+
+def _sum(_: object, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+    """Communication hook: the sum over ranks, where DDP's own takes the mean."""
+    work = dist.all_reduce(bucket.buffer(), async_op=True)
+    return work.get_future().then(lambda future: future.value()[0])  # type: ignore[no-any-return]
+
+
+def choose(asked: Decision, world: int) -> tuple[Strategy, Decision]:
+    """The strategy for `asked`, resolved where it is "auto"; and the decision with its reason."""
+    name = asked.value
+    if name == "auto":
+        decision = Decision("ddp", f"{world} ranks, a whole model on each") if world > 1 else Decision("single", "one process")
+    else:
+        decision = asked
+    strategies: dict[str, type[Strategy]] = {kind.name: kind for kind in (Single, DataParallel)}
+    return strategies[decision.value](), decision

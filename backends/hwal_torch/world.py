@@ -1,0 +1,122 @@
+"""Joining the world, and proving that it is the one that was asked for."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+
+from hwal.errors import WorldError
+from hwal.values import World
+
+LOCAL_TIMEOUT = 25.0  # seconds, when all ranks are on this machine: with imports, an error in under 30
+REMOTE_TIMEOUT = 600.0
+
+
+def join(world: World, collectives: str, device: torch.device, timeout: float | None) -> None:
+    """Makes the process group of `world` and checks by a collective that every rank is in it.
+
+    Raises WorldError naming the ranks that did not come within `timeout` seconds.
+    """
+    limit = timeout or (LOCAL_TIMEOUT if world.is_local else REMOTE_TIMEOUT)
+    deadline = time.monotonic() + limit
+    store = _store(world, limit)
+    _roll_call(store, world, deadline, limit)
+    try:
+        dist.init_process_group(
+            collectives,
+            store=PrefixStore("group", store),
+            rank=world.rank,
+            world_size=world.size,
+            timeout=timedelta(seconds=max(deadline - time.monotonic(), 5)),
+        )
+        seen = torch.zeros(world.size, device=device)
+        seen[world.rank] = 1
+        dist.all_reduce(seen)
+    except (RuntimeError, dist.DistError) as error:
+        raise WorldError(
+            f"rank {world.rank} of {world.size}: the ranks found each other but could not exchange data",
+            where=_where(world),
+            why=str(error).splitlines()[0],
+            hint="check that no firewall stands between them; GLOO_SOCKET_IFNAME names the network interface",
+        ) from None
+    if seen.tolist() != [1.0] * world.size:
+        raise WorldError(f"the first collective of {world.size} ranks gave {seen.tolist()}", where=_where(world))
+
+
+def _where(world: World) -> str:
+    return f"{world.address}:{world.port}, world from {world.launcher}"
+
+
+def _store(world: World, limit: float) -> Store:
+    """The key-value store at MASTER_ADDR:MASTER_PORT: served by rank 0, or by torchrun's agent where it says so."""
+    assert world.address is not None and world.port is not None, "read_world checks this"
+    by_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    serves = world.rank == 0 and not by_agent
+    try:
+        store = TCPStore(
+            world.address, world.port, None, serves, timedelta(seconds=limit), wait_for_workers=False, multi_tenant=True
+        )
+    except (RuntimeError, dist.DistError) as error:
+        taken = "address already in use" in str(error).lower() or "EADDRINUSE" in str(error)
+        raise WorldError(
+            f"port {world.port} is taken by another program" if taken else f"rank 0 did not answer within {limit:g} s",
+            where=_where(world),
+            why=None if taken else f"rank {world.rank} of {world.size} waits for it; is it running?",
+            hint="export another MASTER_PORT, or let `hwal train` choose one"
+            if taken
+            else "start all ranks, or unset WORLD_SIZE",
+        ) from None
+    return PrefixStore(f"hwal/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+
+
+def _roll_call(store: Store, world: World, deadline: float, limit: float) -> None:
+    """Every rank signs in and waits until all have."""
+    me = f"{socket.gethostname()}, process {os.getpid()}"
+    try:
+        if store.add(f"count/{world.rank}", 1) > 1:
+            raise WorldError(
+                f"two processes say that they are rank {world.rank} of {world.size}: here {me}, "
+                f"there {store.get(f'who/{world.rank}').decode()}",
+                where=_where(world),
+                hint="give each process its own RANK, or each job its own MASTER_PORT",
+            )
+        store.set(f"who/{world.rank}", me)
+        missing = list(range(world.size))
+        while missing:
+            missing = [rank for rank in missing if not store.check([f"who/{rank}"])]
+            if missing and time.monotonic() > deadline:
+                raise _missing(missing, world, limit)
+            if missing:
+                time.sleep(0.02)
+        store.add("left", 1)
+        if world.rank == 0:  # it serves the store: it stays until all others have read the roll
+            while store.add("left", 0) < world.size and time.monotonic() < deadline:
+                time.sleep(0.01)
+    except (RuntimeError, dist.DistError) as error:
+        raise WorldError(
+            f"rank {world.rank} of {world.size} lost the others while they were gathering",
+            where=_where(world),
+            why=str(error).splitlines()[0],
+        ) from None
+
+
+def _missing(missing: list[int], world: World, limit: float) -> WorldError:
+    ranks = ", ".join(map(str, missing[:8])) + (" …" if len(missing) > 8 else "")
+    return WorldError(
+        f"{len(missing)} of {world.size} ranks did not come within {limit:g} s: rank {ranks} missing",
+        where=f"rank {world.rank} at {_where(world)}",
+        why="WORLD_SIZE promises more processes than were started, or one of them died before hwal.start()",
+        hint="start all ranks; or `hwal train -n N script.py`, which starts them; --start-timeout waits longer",
+    )
+
+
+def leave() -> None:
+    """Leaves the process group, if there is one."""
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
