@@ -46,8 +46,8 @@ def positive(text: str) -> int:
 
 def seconds(text: str) -> float:
     value = float(text)
-    if not value > 0:
-        raise ValueError("must be more than 0")
+    if not 0 < value < float("inf"):
+        raise ValueError("must be more than 0, and finite")
     return value
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
-from types import MappingProxyType, NoneType, UnionType
+from math import isfinite
+from types import NoneType, UnionType
 from typing import Any, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from hwal.errors import RecordError, nearest
@@ -19,14 +20,38 @@ from hwal.errors import RecordError, nearest
 T = TypeVar("T")
 
 
+class FrozenMapping(Mapping[str, T]):
+    """A copy of a mapping that cannot be changed, and that hashes and pickles as the values around it do."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: Mapping[str, T]) -> None:
+        self._items = dict(items)
+
+    def __getitem__(self, key: str) -> T:
+        return self._items[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._items.items()))
+
+    def __repr__(self) -> str:
+        return repr(self._items)
+
+
 class Record:
-    """Inherit, and decorate with `@dataclass(frozen=True)`. Mappings are made read-only."""
+    """Inherit, and decorate with `@dataclass(frozen=True)`. Mappings are copied and made read-only."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
             if isinstance(value, dict):
-                object.__setattr__(self, field.name, MappingProxyType(value))
+                object.__setattr__(self, field.name, FrozenMapping(value))
 
     def to_dict(self) -> dict[str, Any]:
         return {name: _plain(getattr(self, field.name)) for name, field in _fields(type(self)).items()}
@@ -69,7 +94,7 @@ def parse_json(text: str, where: str) -> Any:
     """json.loads with a RecordError that names the source, line and column."""
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RecordError(f"not JSON: {error}", where=where) from None
 
 
@@ -122,6 +147,8 @@ def _typed(kind: Any, value: Any, where: str) -> Any:
     if kind is NoneType or kind in (str, int, float, bool):
         if type(value) is not kind:
             raise _mismatch(where, "null" if kind is NoneType else kind.__name__, value)
+        if kind is float and not isfinite(value):
+            raise _mismatch(where, "a finite number", value)
         return value
     raise TypeError(f"Record cannot read a field of type {kind!r}")
 

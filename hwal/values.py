@@ -144,22 +144,25 @@ class Machine(Record):
         if not (isinstance(data, Mapping) and isinstance(data.get("probes"), list)):
             raise RecordError("not a document that `hwal devices --json` printed: it has no list of probes", where=where)
         document = dict(data)
-        parts = {}
+        document["probes"] = [dict(probe) if isinstance(probe, Mapping) else probe for probe in document["probes"]]
         for part, kind in (("devices", Device), ("links", Link)):
             items = document.pop(part, [])
             if not isinstance(items, list):
-                raise RecordError(f"{part!r} is not a list", where=where)
-            parts[part] = [kind.from_dict(item, f"{where}.{part}[{i}]").to_dict() for i, item in enumerate(items)]
-        document["probes"] = [
-            {
-                **probe,
-                **{part: [item for item in items if item["backend"] == probe.get("backend")] for part, items in parts.items()},
-            }
-            if isinstance(probe, Mapping)
-            else probe
-            for probe in document["probes"]
-        ]
+                raise RecordError(f"{part!r} is not a list", where=f"{where}.{part}")
+            for i, item in enumerate(items):
+                place = f"{where}.{part}[{i}]"
+                owner = _owner(kind.from_dict(item, place).backend, document["probes"], place)
+                owner.setdefault(part, []).append(item)
         return super().from_dict(document, where)
+
+
+def _owner(backend: str, probes: list[Any], where: str) -> dict[str, Any]:
+    """The probe that a device or link belongs to: the backend's ready one (a clash of names adds a blocked one beside it)."""
+    own = [probe for probe in probes if isinstance(probe, dict) and probe.get("backend") == backend]
+    own.sort(key=lambda probe: probe.get("state") != "ready")
+    if not own:
+        raise RecordError(f"no probe is of backend {backend!r}", where=where)
+    return own[0]
 
 
 @dataclass(frozen=True)

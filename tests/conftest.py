@@ -1,0 +1,24 @@
+"""What all tests share: an environment without hwal's variables or the hub, and hypothesis profiles."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("here", deadline=None, max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("thorough", parent=settings.get_profile("here"), max_examples=2000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "here"))
+
+LAUNCHERS = ("HWAL_", "SLURM_", "OMPI_", "PMI_", "MPI_", "TORCHELASTIC_")
+WORLD = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+@pytest.fixture(autouse=True)
+def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test sets what it needs; what the person at the terminal has set must not change its outcome."""
+    for name in list(os.environ):
+        if name.startswith(LAUNCHERS) or name in WORLD:
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
