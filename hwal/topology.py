@@ -21,6 +21,7 @@ class Device(Record):
         cores: ids of the CPU cores next to it that this process may use, one per physical core.
         threads: how many CPU threads may run at full speed beside it (cores, cut by a CPU quota).
         native: precision -> the unit that computes it natively ("bf16" -> "AMX-BF16"); others are emulated or missing.
+            An fp16 listed before fp32 may be what auto trains in, where there is no bf16; one listed after it may not.
         sources: field -> "driver", "sysfs", "procfs", "text", "table" or "guess".
     """
 

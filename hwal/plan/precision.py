@@ -10,27 +10,34 @@ from hwal.topology import Device
 from hwal.values import AUTO, Caps, Decision
 
 FULL = "fp32"
+NARROW = ("bf16", "fp16")  # in the order auto would rather have them
 
 
 def decide_precision(asked: str, devices: Sequence[Device], caps: Caps) -> tuple[Decision, tuple[str, ...]]:
     """The precision and why, and a note with the price where it would be emulated.
 
-    `auto` takes the first precision of the first device's `native` that all devices have: a backend lists them in the
-    order it wants them taken (bf16 before fp16, which needs loss scaling; fp16 behind fp32, or not at all, where it
-    should only be used when asked for). Raises PlanError when a device has no such precision.
+    `auto` takes bf16 where every device has it natively; else fp16, which needs loss scaling, where every device has it
+    natively and its backend lists it before fp32 (see Device.native); else fp32. Raises PlanError when a device has no
+    such precision.
     """
     return (_auto(devices), ()) if asked == AUTO else _asked(asked, devices, caps)
 
 
 def _auto(devices: Sequence[Device]) -> Decision:
-    preferred = next((name for name in devices[0].native if all(name in device.native for device in devices)), FULL)
-    if preferred != FULL:
-        return Decision(preferred, _by(preferred, devices))
-    faster = next((name for device in devices for name in list(device.native)[:1] if name != FULL), FULL)
-    if faster != FULL:  # one device would rather have it, another has not got it
-        without = next(device for device in devices if faster not in device.native)
-        return Decision(FULL, f"device {without.index} ({without.name or without.backend}) has no native {faster}")
+    for name in NARROW:
+        if all(_wanted(name, device) for device in devices):
+            return Decision(name, _by(name, devices))
+    for name in NARROW:  # one device has it, another has not
+        if any(_wanted(name, device) for device in devices):
+            without = next(device for device in devices if not _wanted(name, device))
+            return Decision(FULL, f"device {without.index} ({without.name or without.backend}) has no native {name}")
     return Decision(FULL, f"nothing narrower is native to {describe(devices)}")
+
+
+def _wanted(name: str, device: Device) -> bool:
+    """Whether auto may take `name` on the device: bf16 that is native; fp16 that is native and listed before fp32."""
+    order = list(device.native)
+    return name in order and (name != "fp16" or FULL not in order or order.index(name) < order.index(FULL))
 
 
 def _asked(asked: str, devices: Sequence[Device], caps: Caps) -> tuple[Decision, tuple[str, ...]]:

@@ -37,6 +37,7 @@ def plan(*devices: Device, n: int | None = None, caps: Caps = CAPS, **settings: 
         ([AMX], "auto", "bf16", "native: AMX-BF16, from procfs", ()),
         ([{"fp16": "sm_75", "fp32": "sm_75"}], "auto", "fp16", "native: sm_75, from procfs", ()),
         ([{"fp32": "AVX512", "fp16": "AVX512-FP16"}], "auto", "fp32", "nothing narrower is native to 1 × Toy 1", ()),
+        ([{"fp32": "AVX512", "bf16": "AVX512-BF16"}], "auto", "bf16", "native: AVX512-BF16, from procfs", ()),
         ([OLD], "auto", "fp32", "nothing narrower is native to 1 × Toy 1", ()),
         ([{}], "auto", "fp32", "nothing narrower is native to 1 × Toy 1", ()),
         ([AMX, OLD], "auto", "fp32", "device 1 (Toy 1) has no native bf16", ()),

@@ -1,0 +1,111 @@
+"""The command line: `hwal COMMAND …`. One file a command, imported when it is called."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+
+from hwal import __version__
+from hwal.errors import EXIT_FAILED, EXIT_OK, HwalError, UsageError, nearest
+
+COMMANDS: Mapping[str, str] = {
+    "train": "train a script, or the built-in language model, on the device(s) here",
+    "devices": "what hardware is here, what is blocked and why, and what auto would take",
+    "selftest": "prove hwal's promises on your own hardware and write a report of it",
+}
+"""Name -> one line. The module hwal.cli.NAME has `main(argv) -> exit code`."""
+
+HELP = """\
+usage: hwal COMMAND …
+
+One training script, any hardware.
+
+commands:
+{commands}
+
+  hwal COMMAND --help   flags and examples of one command
+  hwal --version        the version
+
+exit codes:
+  0   done
+  1   the script failed
+  2   a wrong flag, or no such device
+  75  stopped by a signal with a checkpoint on disk: go on with --resume
+
+examples:
+  hwal train                           the built-in recipe on the best device here
+  hwal train --device cpu script.py    your script; what follows it is its own
+  hwal devices                         what is here
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command and returns the exit code. Prints a HwalError without a traceback."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+    except HwalError as error:
+        return _fail(error)
+    except KeyboardInterrupt:
+        print("hwal: interrupted", file=sys.stderr)
+        return EXIT_FAILED
+    except BrokenPipeError:  # the reader, `head` say, had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at its end
+        return EXIT_OK
+    return code
+
+
+def _run(arguments: list[str]) -> int:
+    if not arguments:
+        raise UsageError(f"which command? There are {', '.join(COMMANDS)}", where="hwal", hint="hwal --help")
+    first, *rest = arguments
+    if first in ("-h", "--help"):
+        commands = "\n".join(f"  {name:<11} {about}" for name, about in COMMANDS.items())
+        show(HELP.format(commands=commands))
+        return EXIT_OK
+    if first == "--version":
+        show(f"hwal {__version__}")
+        return EXIT_OK
+    if first not in COMMANDS:
+        raise _unknown(first, rest)
+    code: int = import_module(f"hwal.cli.{first}").main(rest)
+    return code
+
+
+def _unknown(first: str, rest: list[str]) -> UsageError:
+    if first.endswith(".py"):
+        return UsageError(f"{first!r} is no command", where=f"hwal {first}", hint=" ".join(["hwal train", first, *rest]))
+    if first.startswith("-"):
+        return UsageError(
+            f"{first.partition('=')[0]} comes after a command; there are {', '.join(COMMANDS)}",
+            where=f"hwal {first}",
+            hint=f"hwal train {' '.join([first, *rest])}" if first.startswith("--") else "hwal --help",
+        )
+    near = nearest(first, COMMANDS)
+    return UsageError(
+        f"unknown command {first!r}; there are {', '.join(COMMANDS)}",
+        where=f"hwal {first}",
+        hint=f"did you mean {near}?" if near else "hwal --help",
+    )
+
+
+def show(text: str) -> None:
+    """A command's answer, to stdout."""
+    from hwal.display import printable
+
+    print(printable(text.rstrip("\n"), sys.stdout))
+
+
+def tell(text: str) -> None:
+    """Something about the command's work, to stderr: stdout is for its answer."""
+    from hwal.display import printable
+
+    print(printable(text, sys.stderr), file=sys.stderr)
+
+
+def _fail(error: HwalError) -> int:
+    tell(f"hwal: error: {error}")
+    return error.exit_code

@@ -1,0 +1,191 @@
+"""`hwal devices`: what is here, what is blocked and why, what auto would take."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+
+from hwal.cli import show
+from hwal.cli.parser import Exit, Parser
+from hwal.cli.survey import Survey, survey
+from hwal.env import TOPOLOGY
+from hwal.errors import EXIT_OK, DeviceError
+from hwal.topology import Device, Link
+from hwal.values import Machine, Target
+
+EPILOG = """\
+exit codes: 0 done, 2 a wrong flag or file
+
+examples:
+  hwal devices
+  hwal devices --json > machine.json
+  hwal devices --from machine.json      the same machine, elsewhere
+  HWAL_NULL_DEVICES=4 hwal devices      with four imaginary devices
+"""
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = Parser(
+        "devices", "What hardware is here, what is blocked and why, and what --device auto would take.", "[flags]", EPILOG
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument(
+        "--from", dest="source", metavar="PATH", help="read a file of --json or a recorded host's folder, not this machine"
+    )
+    try:
+        given = parser.parse_args(list(argv))
+    except Exit:
+        return EXIT_OK
+    found = survey(given.source or os.environ.get(TOPOLOGY) or None)
+    machine, nothing = _machine(found)
+    if given.json:
+        utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+        show(json.dumps(machine.to_dict(), indent=2, ensure_ascii=not utf8, allow_nan=False))
+    else:
+        show("\n".join(table(machine, nothing, _width())))
+    return EXIT_OK
+
+
+def _machine(found: Survey) -> tuple[Machine, str | None]:
+    """The machine with the choice that auto makes on it, or why it makes none."""
+    if found.choice is not None:
+        return Machine(found.host, found.probes, found.choice), None
+    from hwal.choose import choose
+
+    try:
+        return Machine(found.host, found.probes, choose(Target(), found.probes, found.backends)), None
+    except DeviceError as error:
+        return Machine(found.host, found.probes), f"{error.what} ({error.why})"
+
+
+def _width() -> int:
+    """Columns of the terminal, 80 where there is none."""
+    if (text := os.environ.get("COLUMNS", "")).isdigit() and int(text) > 0:
+        return int(text)
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns or 80
+    except (OSError, ValueError, AttributeError):
+        return 80
+
+
+def table(machine: Machine, nothing: str | None, width: int) -> list[str]:
+    """The machine as lines of at most `width` columns, where no single word is longer."""
+    host = machine.host
+    lines = [f"{host.name or 'this machine'}: {host.system} {host.machine}"]
+    for probe in machine.probes:
+        if probe.state == "ready" and probe.devices:
+            lines += ["", *_fill(f"{probe.backend}: {probe.reason}", width), *_devices(probe.devices, width)]
+            lines += _native(probe.devices, width)
+            lines += _links(probe.links, width)
+            lines += [line for note in probe.notes for line in _fill(f"note: {note}", width, "  ")]
+    for probe in machine.probes:
+        if probe.state == "blocked":
+            lines += ["", *_fill(f"{probe.backend}: blocked: {probe.reason}", width)]
+            lines += _fill(f"try: {probe.hint}", width, "  ") if probe.hint else []
+    lines += [
+        "",
+        *_fill(f"auto would take {machine.choice}" if machine.choice else f"auto would take nothing: {nothing}", width),
+    ]
+    timed = [f"{probe.backend} {probe.ms:.1f} ms" for probe in machine.probes if probe.ms is not None]
+    if timed:
+        lines += _fill(f"probes: {', '.join(timed)}", width)
+    return lines
+
+
+HEADS = ("#", "name", "id", "memory", "NUMA", "cores", "threads")
+
+
+def _devices(devices: Sequence[Device], width: int) -> list[str]:
+    """One row a device; name, id and cores are wrapped until the row fits."""
+    rows = [HEADS, *map(_row, devices)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADS))]
+    spare = width - 2 - 2 * (len(HEADS) - 1) - sum(widths)
+    for column in (1, 2, 5):
+        if spare < 0:
+            cut = min(-spare, widths[column] - 12)
+            widths[column] -= max(cut, 0)
+            spare += max(cut, 0)
+    lines = []
+    for row in rows:
+        cells = [_wrap(text, widths[column]) for column, text in enumerate(row)]
+        for depth in range(max(map(len, cells))):
+            parts = [(cell[depth] if depth < len(cell) else "").ljust(widths[column]) for column, cell in enumerate(cells)]
+            lines.append("  " + "  ".join(parts).rstrip())
+    return lines
+
+
+def _row(device: Device) -> tuple[str, ...]:
+    return (
+        str(device.index),
+        device.name or "?",
+        device.id or "?",
+        size(device.memory_bytes),
+        "?" if device.numa is None else str(device.numa),
+        "?" if device.cores is None else ranges(device.cores),
+        "?" if device.threads is None else str(device.threads),
+    )
+
+
+def _native(devices: Sequence[Device], width: int) -> list[str]:
+    """Which precisions are native, and by what; devices that agree are told together."""
+    groups: dict[tuple[tuple[str, str], ...], list[int]] = {}
+    for device in devices:
+        groups.setdefault(tuple(device.native.items()), []).append(device.index)
+    lines = []
+    for native, indices in groups.items():
+        text = ", ".join(name if unit == name else f"{name} ({unit})" for name, unit in native) or "unknown"
+        which = f" of {ranges(indices)}" if len(groups) > 1 else ""
+        lines += _fill(f"native precisions{which}: {text}", width, "  ")
+    return lines
+
+
+def _links(links: Sequence[Link], width: int) -> list[str]:
+    """Pairs of devices by the kind of link between them."""
+    groups: dict[str, list[str]] = {}
+    for link in links:
+        speed = "" if link.bandwidth is None else f", {link.bandwidth / 1e9:.4g} GB/s"
+        peer = "" if link.p2p is None else ", p2p" if link.p2p else ", no p2p"
+        groups.setdefault(f"{link.class_ or 'unknown'}{speed}{peer} (from {link.source})", []).append(f"{link.a}-{link.b}")
+    return [line for kind, pairs in groups.items() for line in _fill(f"links {kind}: {' '.join(pairs)}", width, "  ")]
+
+
+def size(number: int | None) -> str:
+    """`7.6 GiB`."""
+    if number is None:
+        return "?"
+    for power, unit in ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")):
+        if number >= 1024**power:
+            return f"{number / 1024**power:.1f} {unit}"
+    return f"{number} B"
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """`0-3,8`."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+def _wrap(text: str, width: int) -> list[str]:
+    if len(text) <= width:
+        return [text]
+    from textwrap import wrap
+
+    return wrap(text, width)
+
+
+def _fill(text: str, width: int, indent: str = "") -> list[str]:
+    """Wrapped at `width`; following lines stand two columns further in."""
+    if len(indent) + len(text) <= width:
+        return [indent + text]
+    from textwrap import wrap
+
+    return wrap(
+        text, width, initial_indent=indent, subsequent_indent=indent + "  ", break_long_words=False, break_on_hyphens=False
+    )

@@ -1,0 +1,51 @@
+"""survey: the machine to work on, this one or one on paper, and what each backend says about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hwal.detect import detect, facts, read_machine
+from hwal.errors import HwalError
+from hwal.host import Host, RecordedHost
+from hwal.registry import Registry
+from hwal.runtime import Backend
+from hwal.values import AUTO, Choice, HostFacts, Probe, Target
+
+
+@dataclass(frozen=True)
+class Survey:
+    """`choice` is the one that a document brought along, None when it is still to be made."""
+
+    host: HostFacts
+    backends: Mapping[str, Backend]
+    target: Target
+    probes: tuple[Probe, ...]
+    choice: Choice | None = None
+
+
+def survey(source: str | None, device: str = AUTO) -> Survey:
+    """Asks every backend about this machine, or about the one in `source`.
+
+    `source` is a file that `hwal devices --json` wrote, or a recorded host's folder. Raises UsageError when it is
+    neither, TargetError when `device` names no backend.
+    """
+    machine = None if source is None else read_machine(source)
+    host = machine if isinstance(machine, RecordedHost) else Host()
+    registry = Registry(host)
+    target = Target.parse(device, registry.names)
+    if machine is None or isinstance(machine, RecordedHost):
+        probes = detect(host, registry, target)
+        return Survey(facts(host), _loaded(registry), target, probes)
+    return Survey(machine.host, _loaded(registry), target, machine.probes, machine.choice)
+
+
+def _loaded(registry: Registry) -> dict[str, Backend]:
+    """The backends that can be imported; why one cannot stands in its probe."""
+    backends = {}
+    for name in registry.names:
+        try:
+            backends[name] = registry.load(name)
+        except HwalError:
+            continue
+    return backends

@@ -1,0 +1,222 @@
+"""`hwal train`: one straight line from the command line to the processes that train."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from hwal.choose import choose
+from hwal.cli import show, tell
+from hwal.cli.flags import BARE, Given, read, recipe_arguments
+from hwal.cli.parser import Exit
+from hwal.cli.survey import Survey, survey
+from hwal.display import progress_mode
+from hwal.env import DEVICE, SETTINGS, TOPOLOGY, Settings, strangers
+from hwal.errors import EXIT_OK, UsageError, VersionError, WorldError
+from hwal.host import Host
+from hwal.launch import build, run
+from hwal.launch.framework import framework_of, read_source
+from hwal.launch.world import read_world
+from hwal.plan import make_plan
+from hwal.plan.given import choice_of, read_plan
+from hwal.rundir import choose_run_dir, make_run_dir
+from hwal.values import AUTO, Choice, Launch, Plan, Process, Request, World
+
+RECIPE = "recipe"  # what the built-in recipe's runs are called
+PACKAGES: Mapping[str, str] = {"torch": "torch", "keras": "keras"}  # framework -> the distribution that must be installed
+NOT_THE_SCRIPTS = ("--device", "-n", "--processes", "--engine", "--strategy", "--virtual-ranks", "--dry-run")
+
+
+def main(argv: Sequence[str]) -> int:
+    try:
+        given = read(argv)
+    except Exit:
+        return EXIT_OK
+    environ = os.environ
+    progress_mode(environ)  # a wrong one is told now, not by every rank
+    world = read_world(environ)
+    request, notes = _request(given, environ)
+    found = survey(environ.get(TOPOLOGY) or None, given.flags.device or environ.get(DEVICE) or AUTO)
+    request = replace(request, target=found.target)
+    source = None if request.script is None else read_source(request.script)
+    choice, plan = _plan(request, found, source, world)
+    backend = found.backends[plan.backend]
+    run_dir = choose_run_dir(request.settings, _stem(request.script), world, environ)
+    launch = build(plan, request, backend.environment(plan), world, environ, run_dir)
+    if world.rank == 0:
+        notes += (*plan.notes, *(launch.notes if given.flags.dry_run else ()))  # else the engine prints its own
+        tell("\n".join(_story(choice, plan, launch, run_dir, (*notes, *strangers(environ)))))
+    if given.flags.dry_run:
+        document = {"choice": choice.to_dict(), "plan": plan.to_dict(), "launch": launch.to_dict()}
+        utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+        show(json.dumps(document, indent=2, ensure_ascii=not utf8, allow_nan=False))
+        return EXIT_OK
+    _check_installed(plan, backend.extra)
+    make_run_dir(run_dir)
+    return run(launch)
+
+
+# from the command line to a Request
+
+
+def _request(given: Given, environ: Mapping[str, str]) -> tuple[Request, tuple[str, ...]]:
+    """The Request, its target still open, and what should be told about it."""
+    flags, script = given.flags, given.script
+    settings, notes = _settings(given, environ)
+    arguments = given.arguments or recipe_arguments(flags, script)
+    recipe_arguments(flags, script)
+    late = [name for name in given.arguments if name in NOT_THE_SCRIPTS]
+    if late:
+        notes += (f"{late[0]} stands behind {script} and goes to it; hwal's own flags go before",)
+    request = Request(
+        script=script,
+        arguments=arguments,
+        processes=flags.processes,
+        engine=flags.engine or AUTO,
+        engine_arguments=_words(flags.engine_args),
+        framework=flags.framework,
+        plan=flags.plan,
+        settings=settings,
+    )
+    return request, notes
+
+
+def _settings(given: Given, environ: Mapping[str, str]) -> tuple[Settings, tuple[str, ...]]:
+    """Variables first, flags over them; a flag that says otherwise than a variable is told."""
+    flags = {row: getattr(given.flags, row.field) for row in SETTINGS if getattr(given.flags, row.field) is not None}
+    overridden = {row.variable for row in flags}
+    settings = Settings.from_environ({name: text for name, text in environ.items() if name not in overridden})
+    settings = replace(settings, **{row.field: value for row, value in flags.items() if value != BARE})
+    notes = tuple(
+        f"{row.flag} {value} overrides {row.variable}={environ[row.variable]}"
+        for row, value in flags.items()
+        if environ.get(row.variable) and value is not True and value != BARE and environ[row.variable] != str(value)
+    )
+    if given.flags.resume == BARE:
+        settings = replace(settings, resume=settings.out or str(_newest_run(_stem(given.script))))
+        notes += (f"going on with {settings.resume}",)
+    if settings.resume is not None and not Path(settings.resume).is_dir():
+        raise UsageError(
+            f"there is no run at {settings.resume}",
+            where=f"--resume {settings.resume}",
+            hint="--resume DIR, the folder of a run",
+        )
+    return settings, notes
+
+
+def _stem(script: str | None) -> str:
+    return RECIPE if script is None else Path(script).stem or RECIPE
+
+
+def _newest_run(stem: str) -> Path:
+    """The run of this script that was last saved: runs/STEM, runs/STEM-2 …"""
+    runs = [
+        folder
+        for folder in Path("runs").glob(f"{stem}*")
+        if folder.name.removeprefix(stem).removeprefix("-").isdigit() or folder.name == stem
+    ]
+    saved = [folder for folder in runs if any(folder.glob("checkpoints/step-*"))]
+    if not saved:
+        there = f"{len(runs)} of its runs there, none with a checkpoint" if runs else "no run of it there"
+        raise UsageError(
+            f"nothing to resume: no checkpoint in runs/{stem}*",
+            where="--resume",
+            why=there,
+            hint="name the run's folder: --resume DIR",
+        )
+    return max(saved, key=lambda folder: (folder / "checkpoints").stat().st_mtime)
+
+
+def _words(text: str | None) -> tuple[str, ...]:
+    if not text:
+        return ()
+    import shlex
+
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise UsageError(f"--engine-args cannot be split into words: {error}", where=f"--engine-args {text!r}") from None
+
+
+# from a Request to a Plan
+
+
+def _plan(request: Request, found: Survey, source: str | None, world: World) -> tuple[Choice, Plan]:
+    if request.plan is not None:
+        plan = read_plan(_text(request.plan), request.plan)
+        choice = choice_of(plan, found.probes, request)
+        if plan.backend not in found.backends:
+            raise UsageError(
+                f"no backend {plan.backend!r} is installed here", where=f"--plan {request.plan}", hint="hwal devices"
+            )
+        return choice, plan
+    framework = framework_of(source, request.script, request.framework)
+    choice = choose(found.target, found.probes, found.backends)
+    nodes = 1
+    if world.launcher != "none":  # the world is there already, and the plan describes it
+        if world.size % world.local_size:
+            raise WorldError(
+                f"{world.size} ranks, {world.local_size} of them here: not equally many on every machine",
+                why=f"{world.size} = {world.size // world.local_size} × {world.local_size} + {world.size % world.local_size}",
+                hint="start as many processes on every machine",
+            )
+        request, nodes = replace(request, processes=world.local_size), world.size // world.local_size
+    return choice, make_plan(choice, found.backends[choice.backend].caps, request, framework, nodes)
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"cannot read the plan {path}: {getattr(error, 'strerror', None) or error}",
+            where=f"--plan {path}",
+            hint="hwal train --dry-run … > FILE writes one",
+        ) from None
+
+
+def _check_installed(plan: Plan, extra: str) -> None:
+    framework = plan.framework.value
+    package = PACKAGES.get(framework, framework)
+    if Host().version(package) is None:
+        raise VersionError(
+            f"{package} is not installed",
+            why=f"framework {plan.framework}",
+            hint=f"pip install 'hwal[{extra or framework}]'",
+        )
+
+
+# what is told
+
+
+def _story(choice: Choice, plan: Plan, launch: Launch, run_dir: Path, notes: Sequence[str]) -> list[str]:
+    rows = [
+        ("device", str(choice)),
+        ("processes", _processes(plan)),
+        ("precision", str(plan.precision)),
+        ("framework", str(plan.framework)),
+        ("strategy", str(plan.strategy)),
+        ("engine", f"{launch.engine} ({launch.why})"),
+        ("run", str(run_dir)),
+    ]
+    return [f"hwal: {name:<9} {text}" for name, text in rows] + [f"hwal: note: {note}" for note in notes]
+
+
+def _processes(plan: Plan) -> str:
+    """`2 × 4 threads on cores 0-3 | 4-7`."""
+    from hwal.cli.devices import ranges
+
+    def threads(process: Process) -> str:
+        if process.threads is None:
+            return "process, threads left to the framework"
+        return f"{process.threads} thread" + "s" * (process.threads > 1)
+
+    kinds = dict.fromkeys(map(threads, plan.processes))
+    text = f"{plan.local_size} × {' or '.join(kinds)}"
+    if all(process.cores is not None for process in plan.processes):
+        text += " on cores " + " | ".join(ranges(process.cores or ()) for process in plan.processes)
+    return text + (f", on each of {plan.nodes} machines" if plan.nodes > 1 else "")
