@@ -37,15 +37,29 @@ WIRING: Mapping[str, str] = {
 }
 
 
+def whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError("must be a whole number") from None
+
+
 def positive(text: str) -> int:
-    value = int(text)
+    value = whole(text)
     if value < 1:
         raise ValueError("must be 1 or more")
     return value
 
 
+def number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError("must be a number") from None
+
+
 def seconds(text: str) -> float:
-    value = float(text)
+    value = number(text)
     if not 0 < value < float("inf"):
         raise ValueError("must be more than 0, and finite")
     return value
