@@ -9,7 +9,7 @@ from hwal.errors import UsageError
 # A rendezvous of the user's own; without one, hwal asks for a free port on this machine.
 MEETING = ("rdzv-backend", "rdzv-endpoint", "rdzv-conf", "standalone", "master-addr", "master-port", "node-rank")
 HWALS = {"nproc-per-node": "-n says how many processes", "module": "hwal names the program", "m": "hwal names the program"}
-HWALS |= {name: "hwal runs its own worker, which runs the script" for name in ("no-python", "run-path")}
+HWALS |= dict.fromkeys(("no-python", "run-path"), "hwal runs its own worker, which runs the script")
 
 
 def arguments(processes: int, given: Sequence[str]) -> tuple[str, ...]:
@@ -20,7 +20,9 @@ def arguments(processes: int, given: Sequence[str]) -> tuple[str, ...]:
     names = _names(given)
     for name in names:
         if name in HWALS:
-            raise UsageError(f"--{name} cannot be given to torchrun here: {HWALS[name]}", where=f"--engine-args {' '.join(given)!r}")
+            raise UsageError(
+                f"--{name} cannot be given to torchrun here: {HWALS[name]}", where=f"--engine-args {' '.join(given)!r}"
+            )
     own: list[str] = ["--nproc-per-node", str(processes)]
     if "nnodes" not in names:
         own += ["--nnodes", "1"]
@@ -36,7 +38,9 @@ def nodes(given: Sequence[str]) -> int | None:
         return 1
     low, _, high = text.partition(":")
     if not low.isdigit() or (high and not high.isdigit()) or int(low) < 1:
-        raise UsageError(f"--nnodes {text} is not a number of machines", where="--engine-args", hint="--nnodes 2, or --nnodes 1:4")
+        raise UsageError(
+            f"--nnodes {text} is not a number of machines", where="--engine-args", hint="--nnodes 2, or --nnodes 1:4"
+        )
     return int(low) if not high or low == high else None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hwal.errors import EXIT_FAILED, EXIT_PREEMPTED, RecordError
+from hwal.errors import EXIT_FAILED, EXIT_PREEMPTED, EXIT_USAGE, RecordError
 from hwal.record import Record
 
 FAILURE = "failure.json"
@@ -33,7 +33,7 @@ class Outcome(Record):
     Attributes:
         device: "cpu:0", as hwal devices names it.
         started, ended: Unix time in seconds; `ended` None while it runs.
-        exit: the exit code that it ends with. usage: whether that is the code of a usage error (2).
+        exit: the exit code that it ends with.
         error: one line; None after success. lines: what to show of it, its last line last.
         lost_peer: the error says that another rank went away, so it is hardly the cause.
         preempted: it saved and ended because a signal asked for it.
@@ -91,7 +91,7 @@ class Verdict:
     def code(self) -> int:
         """hwal's own exit code: that of a usage error where the rank ended with one, else 1."""
         code = self.outcome.exit if self.outcome else None
-        return code if code in (2,) and self.outcome and self.outcome.error else EXIT_FAILED
+        return EXIT_USAGE if code == EXIT_USAGE else EXIT_FAILED
 
 
 def read_outcomes(state_dir: Path) -> dict[int, Outcome]:
@@ -123,25 +123,28 @@ def is_lost_peer(text: str) -> bool:
 def first_failure(exits: Iterable[Exit], outcomes: Mapping[int, Outcome]) -> Verdict | None:
     """Which rank failed first; None when none did.
 
-    A rank that a signal killed comes first (the agent itself sends SIGTERM to those that are left, and SIGKILL later:
-    neither counts); then the earliest error that is not about a lost peer; then the earliest of all.
+    A rank that a signal killed comes first; then the earliest error that is not about a lost peer; then the earliest of
+    those; last, ranks that the agent ended itself (SIGTERM to those that are left, and SIGKILL later).
     """
     exits = list(exits)
-    begun = min((exit.time for exit in exits), default=0.0)
+    begun = min((end.time for end in exits), default=0.0)
     candidates = []
-    for exit in exits:
-        outcome = outcomes.get(exit.rank)
-        own_error = outcome is not None and outcome.error is not None
-        killed = exit.code < 0 and exit.code != -SIGTERM and exit.time <= begun + 1
-        ended = outcome.ended if outcome is not None and outcome.ended is not None else exit.time
-        lost = outcome is not None and outcome.lost_peer
-        swept = exit.code < 0 and not killed and not own_error
-        candidates.append((0 if killed else 3 if swept else 2 if lost else 1, ended, exit.rank, Verdict(exit.rank, exit, outcome)))
-    known = {exit.rank for exit in exits}
-    for rank, outcome in outcomes.items():
-        if rank not in known and outcome.error is not None:
-            candidates.append((2 if outcome.lost_peer else 1, outcome.ended or 0.0, rank, Verdict(rank, None, outcome)))
-    return min(candidates, key=lambda c: c[:3])[3] if candidates else None
+    for end in exits:
+        left = outcomes.get(end.rank)
+        killed = end.code < 0 and end.code != -SIGTERM and end.time <= begun + 1
+        if killed:
+            order = 0
+        elif left is not None and left.error is not None:
+            order = 2 if left.lost_peer else 1
+        else:
+            order = 3 if end.code < 0 else 1
+        when = left.ended if left is not None and left.ended is not None else end.time
+        candidates.append((order, when, end.rank, Verdict(end.rank, end, left)))
+    known = {end.rank for end in exits}
+    for rank, left in outcomes.items():
+        if rank not in known and left.error is not None:
+            candidates.append((2 if left.lost_peer else 1, left.ended or 0.0, rank, Verdict(rank, None, left)))
+    return min(candidates, key=lambda candidate: candidate[:3])[3] if candidates else None
 
 
 def describe(verdict: Verdict, size: int, logs: Path | None) -> list[str]:

@@ -71,7 +71,10 @@ def _checked(world: World, rank: str, size: str, local_rank: str, local_size: st
     """`world`, if its numbers fit; the names are those of the variables that they were read from."""
     if world.size < 1:
         raise WorldError(f"{size}={world.size}: a world has at least one rank", where="environment")
-    for name, value, of, count in ((rank, world.rank, size, world.size), (local_rank, world.local_rank, local_size, world.local_size)):
+    for name, value, of, count in (
+        (rank, world.rank, size, world.size),
+        (local_rank, world.local_rank, local_size, world.local_size),
+    ):
         if value >= count:
             raise WorldError(f"{name}={value} is not below {of}={count}", where="environment", why="ranks count from 0")
     if world.local_size > world.size:
@@ -135,8 +138,10 @@ def _local(environ: Mapping[str, str], rank: int, size: int, address: str | None
 def _mpi(environ: Mapping[str, str], rank: str, size: str, local_rank: str, local_size: str, jobs: tuple[str, ...]) -> World:
     at, count = _pair(environ, rank, size)
     if count == 1:
-        return World(0, 1, 0, 1, "mpi", environ.get("MASTER_ADDR") or None, _port(environ)) if at == 0 else _checked(
-            World(at, 1), rank, size, local_rank, local_size
+        return (
+            World(0, 1, 0, 1, "mpi", environ.get("MASTER_ADDR") or None, _port(environ))
+            if at == 0
+            else _checked(World(at, 1), rank, size, local_rank, local_size)
         )
     local_at, local_count = _pair(environ, local_rank, local_size) if {local_rank, local_size} & set(environ) else (None, None)
     if local_at is None or local_count is None:

@@ -1,0 +1,76 @@
+"""Runs the user's script as `python SCRIPT` would, and shows an error of its own without hwal's frames."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+from hwal.errors import UsageError
+
+
+def run_script(argv: Sequence[str]) -> None:
+    """Runs `SCRIPT args…` or `-m MODULE args…` as __main__. Whatever it raises passes through."""
+    import runpy
+
+    if not argv or (argv[0] == "-m" and len(argv) < 2):
+        raise UsageError("python -m hwal.worker needs a script", hint="hwal train SCRIPT starts it")
+    if argv[0] == "-m":
+        sys.argv = list(argv[1:])
+        runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
+        return
+    script = argv[0]
+    if not Path(script).is_file():
+        raise UsageError(f"there is no script {script}", where="hwal train")
+    sys.argv = list(argv)
+    if not sys.flags.safe_path:  # under -P or PYTHONSAFEPATH Python puts no folder there
+        sys.path[0] = str(Path(script).resolve().parent)
+    runpy.run_path(script, run_name="__main__")
+
+
+def name_of(argv: Sequence[str]) -> str:
+    return argv[1] if argv[:1] == ["-m"] and len(argv) > 1 else argv[0] if argv else "the script"
+
+
+def traceback_lines(error: BaseException) -> list[str]:
+    """The traceback of `error` as Python prints it, without the frames of hwal and runpy.
+
+    Where hwal's own code raised it, its frames stay: that is a defect of hwal's, and they say where.
+    """
+    import traceback
+
+    shown = traceback.TracebackException.from_exception(error)
+    _trim(shown, error)
+    return "".join(shown.format()).rstrip("\n").split("\n")
+
+
+def _trim(shown: object, error: BaseException | None) -> None:
+    import traceback
+
+    pair = shown if isinstance(shown, traceback.TracebackException) else None
+    while pair is not None and error is not None:
+        ours = _ours(error.__traceback__)
+        if len(ours) == len(pair.stack) and not all(ours):
+            last = ours[-1]
+            kept = [frame for frame, own in zip(pair.stack, ours, strict=True) if last or not own]
+            pair.stack = traceback.StackSummary.from_list(kept[_leading(ours) if last else 0 :])
+        if pair.__cause__ is not None:
+            pair, error = pair.__cause__, error.__cause__
+        else:
+            pair, error = pair.__context__, error.__context__
+
+
+def _ours(trace: TracebackType | None) -> list[bool]:
+    """For each frame, outermost first: whether its code belongs to hwal or runpy."""
+    found = []
+    while trace is not None:
+        package = str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
+        found.append(package in ("hwal", "runpy") or package.startswith("hwal_"))
+        trace = trace.tb_next
+    return found
+
+
+def _leading(ours: Sequence[bool]) -> int:
+    """How many frames stand before the script's first."""
+    return next((position for position, own in enumerate(ours) if not own), 0)

@@ -1,0 +1,62 @@
+"""A rank's side of the launcher's state folder: its word when it starts and ends, and where its output goes."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from hwal.env import RUN_DIR, STATE_DIR
+from hwal.launch.lifeline import AGENT, end_with_parent
+from hwal.launch.outcome import Outcome
+from hwal.values import World
+
+
+class Station:
+    """Opened by a worker that a launcher waits for. Rank 0 writes to the terminal; the others write run_dir/logs/rank-N.log."""
+
+    def __init__(self, environ: Mapping[str, str], world: World, device: str) -> None:
+        self.folder = Path(environ[STATE_DIR])
+        end_with_parent(self.folder, AGENT)
+        self.log = Path(environ.get(RUN_DIR) or self.folder) / "logs" / f"rank-{world.rank}.log"
+        self.is_main = world.rank == 0
+        self._prepare_log(first=environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0")
+        log = None if self.is_main else str(self.log)
+        self.outcome = Outcome(world.rank, os.getpid(), device, time.time(), log=log)
+        self.outcome.write(self.folder)
+
+    def _prepare_log(self, first: bool) -> None:
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        if self.is_main:
+            if first:
+                self.log.unlink(missing_ok=True)  # of an earlier run in the same folder
+            return
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | (os.O_TRUNC if first else 0)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        descriptor = os.open(self.log, flags, 0o644)
+        os.dup2(descriptor, 1)
+        os.dup2(descriptor, 2)
+        os.close(descriptor)
+
+    def leave(self, code: int, error: str | None, lines: Sequence[str], lost_peer: bool, preempted: bool) -> None:
+        """The last word. An error of rank 0 goes to its log as well: the launcher shows it, unless another failed first."""
+        log = self.outcome.log
+        if error is not None and self.is_main:
+            with self.log.open("a", encoding="utf-8") as file:
+                file.write("\n".join(lines) + "\n")
+            log = str(self.log)
+        self.outcome = replace(
+            self.outcome,
+            ended=time.time(),
+            exit=code,
+            error=error,
+            lines=tuple(lines[-40:]),
+            lost_peer=lost_peer,
+            preempted=preempted,
+            log=log,
+        )
+        self.outcome.write(self.folder)

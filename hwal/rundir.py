@@ -1,0 +1,74 @@
+"""A run's folder: metrics.jsonl, checkpoints/, plan.json, logs/."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from itertools import count
+from pathlib import Path
+
+from hwal.env import RUN_DIR, Settings
+from hwal.errors import OutputError
+from hwal.launch.world import job_id
+from hwal.values import World
+
+RUNS = Path("runs")
+TRACES = ("metrics.jsonl", "checkpoints", "plan.json", "preempted.json", "logs")
+
+
+def choose_run_dir(settings: Settings, stem: str, world: World, environ: Mapping[str, str]) -> Path:
+    """Where the run called `stem` (its script's name) keeps its files.
+
+    HWAL_RUN_DIR, as the launcher set it; else --out; else the folder that --resume goes on in; else runs/STEM, or the first
+    free of runs/STEM-2, -3 … when it holds a run. Ranks that another launcher started cannot agree on what is free: their
+    folder is named after the job.
+    """
+    if environ.get(RUN_DIR):
+        return Path(environ[RUN_DIR])
+    if settings.out is not None:
+        return Path(settings.out)
+    if settings.resume is not None:
+        return Path(settings.resume)
+    name = _clean(stem) or "run"
+    if world.size > 1:
+        return RUNS / f"{name}-{_clean(job_id(environ, world) or 'job')}"
+    try:
+        return next(path for path in _candidates(name) if not holds_run(path))
+    except OSError as error:
+        raise OutputError(
+            f"cannot look into {RUNS}: {error.strerror}", where=str(RUNS), hint="choose a folder by --out"
+        ) from None
+
+
+def holds_run(path: Path) -> bool:
+    """Whether a run left files there, or something that is no folder stands in its place."""
+    if not path.is_dir():
+        return path.exists() or path.is_symlink()
+    return any((path / trace).exists() for trace in TRACES)
+
+
+def make_run_dir(path: Path) -> None:
+    """Makes the folder and tries that it can be written. Raises OutputError."""
+    probe = path / f".write-{os.getpid()}"
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe.write_bytes(b"")
+        probe.unlink()
+    except FileExistsError:
+        raise OutputError(f"{path} is a file, not a folder", where="--out", hint="choose another --out") from None
+    except OSError as error:
+        raise OutputError(
+            f"the run's folder {path} cannot be written: {error.strerror}", where="--out", hint="choose another --out"
+        ) from None
+
+
+def _candidates(name: str) -> Iterator[Path]:
+    yield RUNS / name
+    for number in count(2):
+        yield RUNS / f"{name}-{number}"
+
+
+def _clean(text: str) -> str:
+    """`text` as one folder's name: letters, digits, dots, dashes; nothing that could leave the folder."""
+    return re.sub(r"[^\w.\-]+", "-", text).strip(".-")[:80]

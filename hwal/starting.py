@@ -1,0 +1,194 @@
+"""begin: what hwal.start() does. Environment -> World, Plan, Job -> the Runtime of this hardware and framework."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+from hwal.choose import choose
+from hwal.detect import detect, read_machine
+from hwal.env import DEVICE, PROCESSES, TOPOLOGY, Settings, strangers
+from hwal.errors import HwalError, ScriptError, UsageError, VersionError, WorldError, nearest
+from hwal.host import Host, RecordedHost
+from hwal.launch.build import keep_threads
+from hwal.launch.framework import FRAMEWORKS
+from hwal.launch.place import read_plan, take_place
+from hwal.launch.world import number, read_world
+from hwal.plan import make_plan
+from hwal.registry import Registry
+from hwal.rundir import choose_run_dir, make_run_dir
+from hwal.runtime import Backend, Job, Runtime, guard_spawned
+from hwal.values import AUTO, Choice, Decision, Machine, Plan, Probe, Request, Target, World
+
+MODULES: Mapping[str, tuple[str, ...]] = {"torch": ("torch",), "keras": ("keras", "tensorflow", "tf_keras")}
+
+
+@dataclass(frozen=True)
+class Laid:
+    """A plan, its backend, and the lines that say how it came about (none where `hwal train` has printed them)."""
+
+    plan: Plan
+    backend: Backend
+    lines: tuple[str, ...] = ()
+
+
+def begin(framework: str | None, environ: MutableMapping[str, str]) -> Runtime:
+    """A Runtime that has joined its world. Raises HwalError."""
+    guard_spawned()
+    settings = Settings.from_environ(environ)
+    world = read_world(environ)
+    check_size(world, environ)
+    given = read_plan(environ)
+    registry = Registry(Host())
+    if given is None:
+        laid = _lay(framework, settings, world, registry, environ)
+        take_place(laid.plan.processes[world.local_rank % laid.plan.local_size], environ)
+        for name, value in laid.backend.environment(laid.plan).items():
+            environ.setdefault(name, value)
+    else:
+        laid = Laid(given, registry.load(_known(given.backend, registry)))
+    check_plan(laid.plan, world, framework)
+    cls = runtime_class(laid.backend, laid.plan.framework)
+    script = sys.argv[0] if sys.argv else ""
+    run_dir = choose_run_dir(settings, _stem(script), world, environ)
+    make_run_dir(run_dir)
+    if world.rank == 0:
+        for line in laid.lines:
+            print(f"hwal: {line}", file=sys.stderr)
+    runtime = cls(Job(world, laid.plan, settings, laid.backend.caps, run_dir, script))
+    runtime.start()
+    return runtime
+
+
+def check_size(world: World, environ: Mapping[str, str]) -> None:
+    """P1: a world of another size than was asked for is an error."""
+    if not environ.get(PROCESSES):
+        return
+    asked = number(environ, PROCESSES)
+    if asked != world.size:
+        raise WorldError(
+            f"{asked} processes were asked for, but this one is in a world of {world.size}",
+            where=f"{PROCESSES}={asked}; {_whence(world)}",
+            why="training would go on in separate worlds, each on its own",
+            hint=f"hwal train -n {asked} script.py starts all of them" if asked > 1 else f"unset {PROCESSES}",
+        )
+
+
+def check_plan(plan: Plan, world: World, framework: str | None) -> None:
+    if plan.local_size != world.local_size:
+        raise WorldError(
+            f"the plan has {plan.local_size} process(es) a machine, the world {world.local_size} on this one",
+            where=_whence(world),
+            hint="start the script by hwal train, which makes both",
+        )
+    if framework is not None and framework != plan.framework.value:
+        raise ScriptError(
+            f"hwal.start({framework!r}), but the run was planned for {plan.framework}",
+            where="hwal.start()",
+            hint=f"hwal train --framework {framework} …",
+        )
+
+
+def runtime_class(backend: Backend, framework: Decision) -> type[Runtime]:
+    """Imports the backend's Runtime for a framework. Raises VersionError when there is none or its package is missing."""
+    target = backend.runtimes.get(framework.value)
+    if target is None:
+        there = " and ".join(backend.runtimes) or "none"
+        raise VersionError(
+            f"backend {backend.name} has no {framework.value} runtime; there is {there}", why=f"framework {framework}"
+        )
+    module, _, name = target.partition(":")
+    extra = backend.extra or framework.value
+    try:
+        cls = getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package == "hwal" or package.startswith("hwal_") or not package:
+            raise HwalError(f"backend {backend.name} cannot be loaded: {error}", where=target, hint="reinstall hwal") from error
+        raise VersionError(
+            f"{package} is not installed",
+            where=f"{backend.name} with {framework}",
+            hint=f"pip install 'hwal[{extra if package in MODULES['torch'] else framework.value}]'",
+        ) from None
+    if not (isinstance(cls, type) and issubclass(cls, Runtime)):
+        raise TypeError(f"{target} is no hwal.runtime.Runtime")
+    return cls
+
+
+def _lay(framework: str | None, settings: Settings, world: World, registry: Registry, environ: Mapping[str, str]) -> Laid:
+    """The plan of a script that no launcher of hwal's started: detect, choose and plan happen right here, on every rank."""
+    target = Target.parse(environ.get(DEVICE) or AUTO, registry.names)
+    backends = {}
+    for name in registry.names:
+        try:
+            backends[name] = registry.load(name)
+        except HwalError:
+            continue  # detect reports it as blocked
+    choice = choose(target, probes(target, registry, environ), backends)
+    backend = backends[choice.backend]
+    request = Request(target=target, processes=world.local_size, settings=settings)
+    nodes = max(1, world.size // world.local_size)
+    plan = make_plan(choice, backend.caps, request, decide(framework, sys.modules), nodes)
+    plan, notes = keep_threads(plan, environ)
+    return Laid(plan, backend, _lines(choice, plan, world, (*strangers(environ), *plan.notes, *notes)))
+
+
+def probes(target: Target, registry: Registry, environ: Mapping[str, str]) -> tuple[Probe, ...]:
+    """What is here; with HWAL_TOPOLOGY, what is on the machine that it describes."""
+    path = environ.get(TOPOLOGY)
+    machine = read_machine(path) if path else Host()
+    if isinstance(machine, Machine):
+        return machine.probes
+    return detect(machine if isinstance(machine, RecordedHost) else Host(), registry, target)
+
+
+def decide(framework: str | None, modules: Mapping[str, object]) -> Decision:
+    """The framework of a script that runs already: what start() was given, else what is imported, else torch."""
+    if framework is not None:
+        if framework not in FRAMEWORKS:
+            near = nearest(framework, FRAMEWORKS)
+            raise UsageError(
+                f"hwal.start({framework!r}): unknown framework; there are {' and '.join(FRAMEWORKS)}",
+                hint=f"did you mean {near!r}?" if near else None,
+            )
+        return Decision(framework, f"hwal.start({framework!r})")
+    found = {name: next((m for m in names if m in modules), None) for name, names in MODULES.items()}
+    here = {name: module for name, module in found.items() if module is not None}
+    if len(here) > 1:
+        raise ScriptError(
+            f"both {' and '.join(here.values())} are imported: which of them trains?",
+            where="hwal.start()",
+            hint='hwal.start("torch"), or hwal.start("keras")',
+        )
+    for name, module in here.items():
+        return Decision(name, f"the script has imported {module}")
+    return Decision("torch", "the script has imported no framework yet, and torch is the default")
+
+
+def _lines(choice: Choice, plan: Plan, world: World, notes: Sequence[str]) -> tuple[str, ...]:
+    size = f"rank {world.rank} of {world.size} under {world.launcher}" if world.launcher != "none" else "one process"
+    return (
+        str(choice),
+        f"{size}; framework {plan.framework}; precision {plan.precision}",
+        *(f"note: {note}" for note in notes),
+    )
+
+
+def _whence(world: World) -> str:
+    return "no launcher's variables in the environment" if world.launcher == "none" else f"world from {world.launcher}"
+
+
+def _known(name: str, registry: Registry) -> str:
+    if name not in registry.names:
+        raise UsageError(
+            f"the plan names backend {name!r}, which is not installed", hint=f"there are {', '.join(registry.names)}"
+        )
+    return name
+
+
+def _stem(script: str) -> str:
+    stem = Path(script).stem
+    return {"": "session", "-c": "session", "-m": "session", "ipykernel_launcher": "notebook"}.get(stem, stem)

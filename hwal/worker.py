@@ -1,0 +1,173 @@
+"""The far end of the line: environment -> World -> Runtime (`hwal.start()`), and the program that runs the script.
+
+python -m hwal.worker SCRIPT args…        python -m hwal.worker -m MODULE args…
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Literal, overload
+
+from hwal.env import PLAN, PROCESSES, STATE_DIR
+from hwal.errors import EXIT_FAILED, EXIT_OK, EXIT_PREEMPTED, HwalError, Preempted, ScriptError
+from hwal.launch.outcome import is_lost_peer
+from hwal.launch.place import read_plan, take_place
+from hwal.launch.script import name_of, run_script, traceback_lines
+from hwal.launch.station import Station
+from hwal.launch.world import read_world
+from hwal.runtime import KerasRuntime, Runtime, TorchRuntime
+from hwal.values import Plan, Process, World
+
+# Framework -> what stops a script that trains in several processes which do not talk to each other (P1).
+GUARDS = {"torch": "hwal_torch.guard:install"}
+
+_started: list[Runtime] = []  # the runtimes of this process, so that a second start() is seen and a forgotten end() is made
+
+
+@overload
+def start() -> TorchRuntime: ...
+@overload
+def start(framework: Literal["torch"]) -> TorchRuntime: ...
+@overload
+def start(framework: Literal["keras"]) -> KerasRuntime: ...
+def start(framework: str | None = None) -> Runtime:
+    """Joins the world that this process was started in and returns its Runtime.
+
+    Under plain `python` that is a world of one, on the device that HWAL_DEVICE names (default auto). `framework` is only
+    needed where a script imports both torch and Keras.
+
+    Raises HwalError; what it says needs no traceback.
+    """
+    from hwal.starting import begin
+
+    if any(not runtime.ended for runtime in _started):
+        raise ScriptError("hwal.start() was called twice", hint="call it once: `with hwal.start() as rt:`, and pass rt on")
+    runtime = begin(framework, os.environ)
+    if not _started and not os.environ.get(PLAN):
+        atexit.register(end_forgotten)  # under hwal train the worker does it
+    _started.append(runtime)
+    return runtime
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How the script ended. `error`: one line, None after success; `lines`: what to show of it."""
+
+    code: int
+    error: str | None = None
+    lines: tuple[str, ...] = ()
+    lost_peer: bool = False
+    preempted: bool = False
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the script in this rank's place, and returns the exit code."""
+    station: Station | None = None
+    error: BaseException | None = None
+    world = World()
+    try:
+        world = read_world(os.environ)
+        plan = read_plan(os.environ)
+        process = plan.processes[world.local_rank % plan.local_size] if plan else Process(world.local_rank, ())
+        if os.environ.get(STATE_DIR):
+            station = Station(os.environ, world, _device(plan, process))
+        take_place(process, os.environ)
+        if plan is not None:
+            _guard(plan, os.environ)
+        run_script(argv)
+        if not _started:
+            _never_started(name_of(argv), world)
+    except BaseException as raised:
+        error = raised
+    ending = _ending(error, name_of(argv), world)
+    if ending.code == EXIT_OK:
+        try:
+            end_forgotten(error)
+        except Exception as late:
+            error, ending = late, _ending(late, name_of(argv), world)
+    _show(ending, station)
+    if station is not None:
+        station.leave(ending.code, ending.error, ending.lines, ending.lost_peer, ending.preempted)
+    if ending.code != EXIT_OK:
+        with suppress(Exception):  # the first error is the one that counts
+            end_forgotten(error)
+    return ending.code
+
+
+def end_forgotten(error: BaseException | None = None) -> None:
+    """Ends the runtimes that the script did not: it died outside of `with`, or never called end()."""
+    for runtime in _started:
+        if not runtime.ended:
+            runtime.end(error)
+
+
+def _device(plan: Plan | None, process: Process) -> str:
+    return f"{plan.backend}:{','.join(map(str, process.devices))}" if plan else "unknown device"
+
+
+def _guard(plan: Plan, environ: Mapping[str, str]) -> None:
+    asked = environ.get(PROCESSES, "")
+    target = GUARDS.get(plan.framework.value)
+    if target is not None and asked.isdigit() and int(asked) > 1:
+        module, _, function = target.partition(":")
+        getattr(import_module(module), function)(int(asked))
+
+
+def _never_started(script: str, world: World) -> None:
+    if world.rank == 0:
+        print(
+            f"hwal: note: {script} ran, but it never called hwal.start(): "
+            "hwal's precision, strategy and checkpoints did not apply\n"
+            "  try:   import hwal\n"
+            "         with hwal.start() as rt: …",
+            file=sys.stderr,
+        )
+
+
+def _ending(error: BaseException | None, script: str, world: World) -> Ending:
+    if error is None:
+        return Ending(EXIT_OK)
+    if isinstance(error, Preempted):
+        # torchrun takes any other code for a failure and would restart the ranks; the launcher reads `preempted`.
+        return Ending(EXIT_OK if world.launcher == "torchrun" else EXIT_PREEMPTED, preempted=True)
+    if isinstance(error, HwalError):
+        lines = f"hwal: error: {error}".split("\n")
+        return Ending(error.exit_code, error.what, tuple(lines), is_lost_peer(str(error)))
+    if isinstance(error, SystemExit):
+        return _exited(error.code, script)
+    if isinstance(error, KeyboardInterrupt):
+        return Ending(
+            EXIT_FAILED, "interrupted", ("hwal: interrupted before hwal.start() could take the signal: nothing was saved",)
+        )
+    text = f"{type(error).__name__}: {error}".split("\n")[0].rstrip(": ")
+    return Ending(EXIT_FAILED, text, tuple(traceback_lines(error)), is_lost_peer(str(error)))
+
+
+def _exited(code: Any, script: str) -> Ending:
+    """sys.exit() of the script: None and 0 are success, a text is printed, any other number becomes 1, with a line."""
+    if code is None or code == 0:
+        return Ending(EXIT_OK)
+    if isinstance(code, int):
+        text = f"{script} exited with code {code}"
+        return Ending(EXIT_FAILED, text, (f"hwal: {text}",))
+    return Ending(EXIT_FAILED, f"{script} exited: {code}", (str(code),))
+
+
+def _show(ending: Ending, station: Station | None) -> None:
+    """Rank 0 of a launcher's world leaves its error to the launcher, which knows whether it was the first."""
+    sys.stdout.flush()
+    if ending.lines and not (station is not None and station.is_main):
+        print("\n".join(ending.lines), file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    # The script imports hwal.worker by name: that module, not this copy called __main__, must hold the runtimes.
+    from hwal.worker import main as run_worker
+
+    sys.exit(run_worker(sys.argv[1:]))
