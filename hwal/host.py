@@ -118,12 +118,13 @@ class Host:
 
     def version(self, distribution: str) -> str | None:
         """The installed version of a distribution, without importing it."""
-        wanted = distribution.lower().replace("-", "_") + "-"
+        wanted = distribution.lower().replace("-", "_")
         for folder in dict.fromkeys(sys.path):
             for name in self.names(folder or "."):
-                stem = name.removesuffix(".dist-info")
-                if stem != name and stem.lower().replace("-", "_").startswith(wanted):
-                    return stem[len(wanted) :]
+                if name.endswith(".dist-info"):
+                    found, _, version = name.removesuffix(".dist-info").partition("-")  # a name has no "-" there
+                    if found.lower() == wanted:
+                        return version
         return None
 
 
