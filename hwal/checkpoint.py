@@ -7,12 +7,14 @@ run_dir/checkpoints/step-00000100/
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,10 @@ from hwal.record import Record
 
 MANIFEST = "hwal.json"
 PREEMPTED = "preempted.json"
+FORMAT = 1
+
+FINISHED = re.compile(r"step-(\d+)")
+LEFTOVER = re.compile(r"\.(?P<name>.+)\.(?P<pid>\d+)\.(?P<kind>tmp|old)")  # being written, or being replaced
 
 
 @dataclass(frozen=True)
@@ -48,18 +54,29 @@ class FileSum(Record):
 
 @dataclass(frozen=True)
 class Manifest(Record):
-    """What makes a folder a checkpoint. `versions` maps package -> version; `about` is the framework's own."""
+    """What makes a folder a checkpoint.
+
+    Attributes:
+        files: path inside the folder, with forward slashes -> size and checksum.
+        versions: package -> version. about: the framework's own.
+        digest: sha256 of the manifest itself, printed with this field empty.
+    """
 
     position: Position
     files: Mapping[str, FileSum]
     framework: str
     versions: Mapping[str, str] = field(default_factory=dict)
     about: Mapping[str, Any] = field(default_factory=dict)
-    format: int = 1
+    format: int = FORMAT
+    digest: str = ""
+
+    def sealed(self) -> Manifest:
+        """The same with its digest."""
+        return replace(self, digest=hashlib.sha256(replace(self, digest="").to_json().encode()).hexdigest())
 
 
 class Checkpoints:
-    """The checkpoints of one run."""
+    """The checkpoints of one run. One process writes into its folder."""
 
     def __init__(self, folder: Path, keep: str | None = None) -> None:
         self.folder = folder
@@ -76,11 +93,11 @@ class Checkpoints:
         """
         aside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
         try:
-            shutil.rmtree(aside, ignore_errors=True)
+            tidy(target.parent, target.name)
             aside.mkdir(parents=True)
             yield aside
-            files = {str(path.relative_to(aside)): checksum(path) for path in sorted(aside.rglob("*")) if path.is_file()}
-            (aside / MANIFEST).write_text(manifest(files).to_json(indent=1), encoding="utf-8")
+            files = {path.relative_to(aside).as_posix(): checksum(path) for path in sorted(aside.rglob("*")) if path.is_file()}
+            (aside / MANIFEST).write_text(manifest(files).sealed().to_json(indent=1), encoding="utf-8")
             sync(aside)
             replace_folder(aside, target)
         except OSError as error:
@@ -93,18 +110,20 @@ class Checkpoints:
         finally:
             shutil.rmtree(aside, ignore_errors=True)
         if target.parent == self.folder:
-            self.retain()
+            self.retain(target)
 
     def found(self) -> list[Path]:
         """Finished checkpoint folders, newest first."""
         try:
-            folders = [path for path in self.folder.iterdir() if path.name.startswith("step-") and path.is_dir()]
+            names = {path: FINISHED.fullmatch(path.name) for path in self.folder.iterdir() if path.is_dir()}
         except OSError:
             return []
-        return sorted(folders, reverse=True)
+        steps = {path: int(match[1]) for path, match in names.items() if match}
+        return sorted(steps, key=lambda path: steps[path], reverse=True)
 
     def newest(self, say: Callable[[str], None]) -> tuple[Path, Manifest] | None:
         """The newest checkpoint whose files all match their checksums; says which were skipped and why."""
+        tidy(self.folder)
         for folder in self.found():
             try:
                 return folder, verify(folder)
@@ -112,17 +131,24 @@ class Checkpoints:
                 say(f"skipped {folder}: {error.what}")
         return None
 
-    def retain(self) -> None:
-        """Removes finished checkpoints beyond those to keep, and folders that a killed process left half-written."""
+    def retain(self, written: Path) -> None:
+        """Removes finished checkpoints beyond those to keep. The one just written stays, whatever its number: newer ones
+        beside it can only be damaged, or the run would have gone on from them."""
         if self.keep is not None:
-            for folder in self.found()[self.keep :]:
+            found = self.found()
+            room = self.keep - (written in found)
+            for folder in [path for path in found if path != written][room:]:
                 shutil.rmtree(folder, ignore_errors=True)
 
     @staticmethod
     def mark_preempted(run_dir: Path, signal: str, step: int) -> None:
         import json
 
-        (run_dir / PREEMPTED).write_text(json.dumps({"signal": signal, "step": step}) + "\n", encoding="utf-8")
+        path = run_dir / PREEMPTED
+        try:
+            path.write_text(json.dumps({"signal": signal, "step": step}) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise OutputError(f"{PREEMPTED} could not be written: {error.strerror or error}", where=str(path)) from None
 
 
 def keep_last(rule: str | None) -> int | None:
@@ -131,7 +157,7 @@ def keep_last(rule: str | None) -> int | None:
     if rule == "all":
         return None
     kind, _, number = rule.partition(":")
-    if kind != "last" or not number.isdigit() or int(number) < 1:
+    if kind != "last" or not number.isdecimal() or int(number) < 1:
         raise UsageError(f"--keep {rule} is not a rule", where="--keep", hint="--keep last:3, or --keep all")
     return int(number)
 
@@ -143,8 +169,14 @@ def verify(folder: Path) -> Manifest:
         manifest = Manifest.from_json(path.read_text(encoding="utf-8"), str(path))
     except OSError:
         raise CheckpointError("it has no manifest: it was never finished", where=str(path)) from None
-    except UsageError as error:
-        raise CheckpointError(f"its manifest is damaged: {error.what}", where=str(path)) from None
+    except (UsageError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"its manifest is damaged: {error}", where=str(path)) from None
+    if manifest.format != FORMAT:
+        raise CheckpointError(
+            f"it is of format {manifest.format}, and this version reads format {FORMAT}", where=str(path), hint="upgrade hwal"
+        )
+    if manifest != manifest.sealed():
+        raise CheckpointError("its manifest is damaged: it does not match its digest", where=str(path))
     for name, expected in manifest.files.items():
         try:
             found = checksum(folder / name)
@@ -164,17 +196,64 @@ def checksum(path: Path) -> FileSum:
 def sync(folder: Path) -> None:
     """Asks the disk to hold every file of a folder, and the folder's own list of names."""
     for path in [*folder.rglob("*"), folder]:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        flush(path)
+
+
+def flush(path: Path) -> None:
+    """fsync of a file or folder, where the system can: Windows cannot flush a folder, some network file systems neither."""
+    if os.name == "nt" and path.is_dir():
+        return
+    descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if not (path.is_dir() and error.errno in (errno.EINVAL, errno.ENOTSUP)):
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def replace_folder(source: Path, target: Path) -> None:
-    """Renames `source` to `target`. A folder cannot replace one that is not empty, so an old one is first renamed aside."""
+    """Renames `source` to `target`. A folder cannot replace one that is not empty, so an old one is first renamed aside,
+    from where tidy() fetches it back after a kill between the two renames."""
     old = target.with_name(f".{target.name}.{os.getpid()}.old")
     if target.exists():
         target.rename(old)
     source.rename(target)
+    flush(target.parent)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def tidy(folder: Path, name: str | None = None) -> None:
+    """Clears up after killed processes: removes what they left half-written, and puts back what they were replacing.
+
+    Of one checkpoint when its `name` is given, else of all in the folder. Several ranks may do this at once.
+    """
+    try:
+        matches = {path: LEFTOVER.fullmatch(path.name) for path in folder.iterdir()}
+    except OSError:
+        return
+    for path, match in matches.items():
+        if match is None or (name is not None and match["name"] != name):
+            continue
+        if int(match["pid"]) != os.getpid() and alive(int(match["pid"])):
+            continue
+        target = path.with_name(match["name"])
+        if match["kind"] == "old" and not target.exists():
+            with suppress(OSError):
+                path.rename(target)
+        else:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process of that number runs here. False on Windows, where asking would end it."""
+    if os.name == "nt":
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True
+    return True

@@ -22,7 +22,9 @@ def choose(target: Target, probes: Sequence[Probe], backends: Mapping[str, Backe
     if target.backend == AUTO:
         return _auto(target, probes, backends)
     probe = _named(target, probes)
-    backend = backends[target.backend]
+    backend = backends.get(target.backend)
+    if backend is None:
+        raise DeviceError(f"backend {target.backend!r} is not installed here", where=f"--device {target}", why=probe.reason)
     devices = backend.select(target, probe)
     if not devices:
         raise DeviceError(f"--device {target} leaves no device", where=f"--device {target}")
@@ -61,6 +63,8 @@ def _auto(target: Target, probes: Sequence[Probe], backends: Mapping[str, Backen
 def _why_passed(probe: Probe, backends: Mapping[str, Backend]) -> str:
     if probe.state == "blocked":
         return f"blocked: {probe.reason}" + (f"; {probe.hint}" if probe.hint else "")
+    if probe.backend not in backends:  # in a file of another machine
+        return "not installed here"
     if not probe.devices:
         return "it has no device"
     priority = backends[probe.backend].priority

@@ -29,6 +29,8 @@ def _ask(backend: Backend, host: Host, asked: Target | None) -> Probe:
     begun = perf_counter()
     try:
         probe = backend.probe(host, asked)
+        if not isinstance(probe, Probe) or probe.backend != backend.name:
+            raise TypeError(f"it answered {probe!r:.60}, not a Probe of {backend.name!r}")
     except Exception as error:
         probe = Probe(
             backend.name,

@@ -67,7 +67,7 @@ class Record:
         """
         if not isinstance(data, Mapping):
             raise _mismatch(where, f"an object ({cls.__name__})", data)
-        fields, hints = _fields(cls), _hints(cls)
+        fields, hints = _fields(cls), _hints(cls)  # type: ignore[arg-type]  # mypy doubts that a class is hashable
         for key in data:
             if key not in fields:
                 near = nearest(str(key), fields)

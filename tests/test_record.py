@@ -133,7 +133,7 @@ def test_garbage_is_a_record_error(cls: type[Record], text: str) -> None:
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
 def test_numbers_that_json_cannot_print_are_not_read(number: str) -> None:
     with pytest.raises(RecordError):
-        Probe.from_json('{"backend": "cpu", "state": "ready", "reason": "", "ms": %s}' % number)
+        Probe.from_json(f'{{"backend": "cpu", "state": "ready", "reason": "", "ms": {number}}}')
 
 
 def test_absurd_nesting_is_a_record_error() -> None:

@@ -1,0 +1,383 @@
+"""The checkpoint store: a checkpoint is whole or not there, whatever happens while it is written."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hwal import checkpoint
+from hwal.checkpoint import MANIFEST, Checkpoints, FileSum, Manifest, Position, keep_last, replace_folder, verify
+from hwal.errors import CheckpointError, OutputError, UsageError
+
+
+def manifest(step: int) -> object:
+    return lambda files: Manifest(Position(42, 0, step, step, step * 8, 1), files, "torch", about={"note": [1.5, None]})
+
+
+def write(store: Checkpoints, step: int, text: str | None = None, target: Path | None = None) -> Path:
+    target = target or store.path(step)
+    with store.writing(target, manifest(step)) as folder:  # type: ignore[arg-type]
+        (folder / "weights").write_text(text or f"weights of {step}", encoding="utf-8")
+        (folder / "deep").mkdir()
+        (folder / "deep" / "er").write_bytes(bytes(range(256)))
+    return target
+
+
+def names(store: Checkpoints) -> list[str]:
+    """Everything in the folder, hidden things too."""
+    return sorted(path.name for path in store.folder.iterdir())
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Checkpoints:
+    return Checkpoints(tmp_path / "checkpoints")
+
+
+class Told(list[str]):
+    def __call__(self, text: str) -> None:
+        self.append(text)
+
+
+# written, found, kept
+
+
+def test_what_was_written_is_found_and_verified(store: Checkpoints) -> None:
+    folder = write(store, 7)
+    told = Told()
+    found = store.newest(told)
+    assert found is not None and found[0] == folder and told == []
+    assert found[1].position.step == 7
+    assert set(found[1].files) == {"weights", "deep/er"}
+    assert found[1].files["weights"].bytes == len("weights of 7")
+    assert names(store) == ["step-00000007"]
+
+
+def test_nothing_there_is_no_checkpoint(store: Checkpoints) -> None:
+    assert store.newest(Told()) is None
+    store.folder.mkdir()
+    (store.folder / "step-x").mkdir()
+    (store.folder / "step-1").write_text("a file")
+    assert store.newest(Told()) is None
+
+
+def test_newest_is_by_number_even_past_eight_digits(store: Checkpoints) -> None:
+    store.keep = None
+    for step in (99_999_999, 5, 100_000_000):
+        write(store, step)
+    assert [path.name for path in store.found()] == ["step-100000000", "step-99999999", "step-00000005"]
+
+
+@given(keep=st.integers(1, 4), steps=st.lists(st.integers(1, 30), min_size=1, max_size=8))
+def test_retention(tmp_path_factory: pytest.TempPathFactory, keep: int, steps: list[int]) -> None:
+    store = Checkpoints(tmp_path_factory.mktemp("run") / "checkpoints", f"last:{keep}")
+    for step in steps:
+        with store.writing(store.path(step), manifest(step)):  # type: ignore[arg-type]
+            pass
+        left = [int(path.name[5:]) for path in store.found()]
+        assert step in left, "the one just written must stay"
+        assert len(left) <= keep
+    ordered = sorted(set(steps))
+    if steps == ordered:
+        assert left == ordered[::-1][:keep]
+
+
+def test_keep_all_and_checkpoints_elsewhere(store: Checkpoints, tmp_path: Path) -> None:
+    everything = Checkpoints(store.folder, "all")
+    for step in range(1, 7):
+        write(everything, step)
+    assert len(everything.found()) == 6
+    write(Checkpoints(store.folder, "last:1"), 9, target=tmp_path / "best")
+    assert len(everything.found()) == 6, "a checkpoint at a path of the user's own removes none of the run's"
+    write(Checkpoints(store.folder, "last:2"), 9, target=store.folder / "best")
+    assert [path.name for path in everything.found()] == ["step-00000006", "step-00000005"]
+    assert verify(store.folder / "best").position.step == 9
+
+
+@pytest.mark.parametrize(("rule", "kept"), [(None, 3), ("", 3), ("last:1", 1), ("last:12", 12), ("all", None)])
+def test_keep_rules(rule: str | None, kept: int | None) -> None:
+    assert keep_last(rule) == kept
+
+
+@pytest.mark.parametrize("rule", ["last", "last:0", "last:-1", "last:²", "first:3", "ALL", "last:3 "])
+def test_keep_rules_that_are_none(rule: str) -> None:
+    with pytest.raises(UsageError, match="is not a rule"):
+        keep_last(rule)
+
+
+# failures while writing
+
+
+@pytest.mark.parametrize("error", [ValueError("a defect"), KeyboardInterrupt(), SystemExit(75)])
+def test_an_exception_leaves_nothing_and_the_old_one_whole(store: Checkpoints, error: BaseException) -> None:
+    write(store, 1)
+    with (
+        pytest.raises(type(error)),
+        store.writing(store.path(1), manifest(1)) as folder,  # type: ignore[arg-type]
+    ):
+        (folder / "weights").write_text("half")
+        raise error
+    assert names(store) == ["step-00000001"]
+    assert (store.path(1) / "weights").read_text() == "weights of 1"
+    assert verify(store.path(1))
+
+
+def test_a_full_disk_is_an_output_error(store: Checkpoints) -> None:
+    """The device that is always full stands in the checkpoint's folder: a real ENOSPC, from a real write."""
+    write(store, 1)
+    with (
+        pytest.raises(OutputError, match="No space left on device") as caught,
+        store.writing(store.path(2), manifest(2)) as folder,  # type: ignore[arg-type]
+    ):
+        (folder / "weights").symlink_to("/dev/full")
+        (folder / "weights").write_text("x" * 100_000)
+    assert caught.value.where == str(store.path(2))
+    assert "--out" in (caught.value.hint or "")
+    assert names(store) == ["step-00000001"]
+
+
+@pytest.mark.parametrize("call", ["fsync", "rename"])
+def test_a_disk_that_fails_late_is_an_output_error_too(store: Checkpoints, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Delayed allocation reports a full disk at fsync, a dying one anywhere: simulated, for no file does so at will."""
+    write(store, 1, "old")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")))
+        with pytest.raises(OutputError, match="No space left"):
+            write(store, 1, "new")
+    assert (store.path(1) / "weights").read_text() == "old"
+    found = store.newest(Told())
+    assert found is not None and found[0] == store.path(1)
+    assert names(store) == ["step-00000001"]
+
+
+def test_a_folder_that_cannot_be_written_is_an_output_error(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").write_text("a file stands where the folder should")
+    with pytest.raises(OutputError, match="could not be written"):
+        write(Checkpoints(tmp_path / "checkpoints"), 1)
+
+
+def test_folders_that_cannot_be_flushed_are_no_failure(store: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        if os.path.isdir(f"/proc/self/fd/{descriptor}"):  # noqa: PTH112
+            raise OSError(errno.EINVAL, "Invalid argument")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    assert verify(write(store, 1))
+
+
+# damage afterwards
+
+
+@given(data=st.data())
+def test_any_flipped_byte_is_noticed(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    """In whichever file, the manifest included; a flip that leaves its meaning (a space) leaves the checkpoint good."""
+    store = Checkpoints(tmp_path_factory.mktemp("run") / "checkpoints")
+    write(store, 1)
+    folder = write(store, 2)
+    before = verify(folder)
+    path = folder / data.draw(st.sampled_from([MANIFEST, "weights", "deep/er"]))
+    content = bytearray(path.read_bytes())
+    content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
+    path.write_bytes(content)
+    told = Told()
+    found = store.newest(told)
+    assert found is not None
+    if found[0] == folder:
+        assert path.name == MANIFEST and found[1] == before
+    else:
+        assert found[0] == store.path(1)
+        assert len(told) == 1 and told[0].startswith(f"skipped {folder}: ")
+
+
+def test_a_changed_number_in_the_manifest_is_noticed(store: Checkpoints) -> None:
+    path = write(store, 1) / MANIFEST
+    path.write_text(path.read_text().replace('"samples": 8', '"samples": 9'))
+    with pytest.raises(CheckpointError, match="does not match its digest"):
+        verify(store.path(1))
+
+
+def damage_truncated(folder: Path) -> str:
+    os.truncate(folder / "deep" / "er", 100)
+    return "deep/er is not the file that was saved"
+
+
+def damage_lost(folder: Path) -> str:
+    (folder / "weights").unlink()
+    return "weights cannot be read: No such file"
+
+
+def damage_unfinished(folder: Path) -> str:
+    (folder / MANIFEST).unlink()
+    return "it has no manifest: it was never finished"
+
+
+def damage_emptied(folder: Path) -> str:
+    (folder / MANIFEST).write_bytes(b"")
+    return "its manifest is damaged: not JSON"
+
+
+def damage_binary(folder: Path) -> str:
+    (folder / MANIFEST).write_bytes(b"\xff\xfe" * 40)
+    return "its manifest is damaged"
+
+
+def damage_future(folder: Path) -> str:
+    path = folder / MANIFEST
+    path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
+    return "it is of format 2"
+
+
+DAMAGES = [damage_truncated, damage_lost, damage_unfinished, damage_emptied, damage_binary, damage_future]
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda d: d.__name__)
+def test_a_damaged_checkpoint_is_skipped_and_told(store: Checkpoints, damage: object) -> None:
+    write(store, 1)
+    said = damage(write(store, 2))  # type: ignore[operator]
+    told = Told()
+    found = store.newest(told)
+    assert found is not None and found[0] == store.path(1)
+    assert len(told) == 1 and said in told[0]
+
+
+def test_a_run_whose_newest_was_damaged_goes_on_saving(store: Checkpoints) -> None:
+    """Gone on from step 1 because step 9 is damaged, the run must not lose its step 2 to the higher number."""
+    store.keep = 1
+    write(store, 9)
+    damage_truncated(store.path(9))
+    write(store, 2)
+    found = store.newest(Told())
+    assert found is not None and found[0] == store.path(2)
+
+
+# kills
+
+
+def dead_pid() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_what_a_dead_process_left_is_cleared_and_what_it_was_replacing_put_back(store: Checkpoints) -> None:
+    write(store, 1)
+    pid = dead_pid()
+    (store.folder / f".step-00000002.{pid}.tmp").mkdir()
+    write(store, 3, "the old three")
+    store.path(3).rename(store.folder / f".step-00000003.{pid}.old")
+    write(store, 4)
+    (store.folder / f".step-00000004.{pid}.old").mkdir()
+    alive = f".step-00000005.{os.getppid()}.tmp"
+    (store.folder / alive).mkdir()
+    found = store.newest(Told())
+    assert found is not None and found[0] == store.path(4)
+    assert names(store) == [alive, "step-00000001", "step-00000003", "step-00000004"]
+    assert (store.path(3) / "weights").read_text() == "the old three"
+
+
+def test_next_to_a_path_of_the_users_own_only_its_leftovers_are_cleared(store: Checkpoints, tmp_path: Path) -> None:
+    pid = dead_pid()
+    for name in ("best", "other"):
+        (tmp_path / f".{name}.{pid}.tmp").mkdir()
+    write(store, 1, target=tmp_path / "best")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f".other.{pid}.tmp", "best"]
+
+
+def test_replacing_is_two_renames_and_the_old_one_waits_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped between the two renames (as a kill would), the old folder is still there for tidy()."""
+    store = Checkpoints(tmp_path)
+    write(store, 1, "old")
+    (tmp_path / "new").mkdir()
+    real = Path.rename
+    calls: list[Path] = []
+
+    def rename(self: Path, target: Path) -> Path:
+        calls.append(self)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return real(self, target)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Path, "rename", rename)
+        replace_folder(tmp_path / "new", store.path(1))
+    assert not store.path(1).exists()
+    assert store.newest(Told()) is not None
+    assert (store.path(1) / "weights").read_text() == "old"
+
+
+WRITER = """
+    import sys
+    from pathlib import Path
+    from hwal.checkpoint import Checkpoints, Manifest, Position
+
+    store = Checkpoints(Path(sys.argv[1]), "last:2")
+    begin = int(sys.argv[2])
+    for count in range(begin, 10**6):
+        step = begin + (count - begin) // 2  # every second write replaces the checkpoint before it
+        position = Position(0, 0, step, step, step, 1)
+        with store.writing(store.path(step), lambda files: Manifest(position, files, "torch")) as folder:
+            for part in range(3):
+                (folder / f"part-{part}").write_bytes(bytes([step % 256]) * 30_000)
+        print(step, flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_kill_at_any_moment_never_loses_the_checkpoint_before(tmp_path: Path) -> None:
+    generator = random.Random(20)
+    store = Checkpoints(tmp_path / "checkpoints", "last:2")
+    log = tmp_path / "log"
+    done = 0
+    for _ in range(25):
+        with log.open("w") as output:
+            command = [sys.executable, "-c", textwrap.dedent(WRITER), str(store.folder), str(done + 1)]
+            process = subprocess.Popen(command, stdout=output, cwd=Path(__file__).parents[1])
+        deadline = time.monotonic() + 30
+        while not log.read_text() and time.monotonic() < deadline:
+            time.sleep(0.005)
+        time.sleep(generator.uniform(0, 0.05))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        announced = int(log.read_text().split()[-1])
+        assert announced > done
+        found = store.newest(Told())
+        assert found is not None
+        assert found[1].position.step in (announced, announced + 1)
+        assert not [name for name in names(store) if name.startswith(".")]
+        done = found[1].position.step
+
+
+# preempted.json
+
+
+def test_mark_preempted(tmp_path: Path) -> None:
+    Checkpoints.mark_preempted(tmp_path, "SIGTERM", 12)
+    assert json.loads((tmp_path / checkpoint.PREEMPTED).read_text()) == {"signal": "SIGTERM", "step": 12}
+    with pytest.raises(OutputError, match=r"preempted\.json could not be written"):
+        Checkpoints.mark_preempted(tmp_path / "missing", "SIGTERM", 12)
+
+
+def test_alive_knows_the_living_from_the_dead() -> None:
+    assert checkpoint.alive(os.getpid()) and checkpoint.alive(os.getppid())
+    assert not checkpoint.alive(dead_pid())
+    assert checkpoint.alive(1 << 80), "unknown counts as alive: nothing of another's is removed"
+
+
+def test_the_sum_of_a_file_is_its_size_and_sha256(tmp_path: Path) -> None:
+    (tmp_path / "abc").write_bytes(b"abc")
+    digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert checkpoint.checksum(tmp_path / "abc") == FileSum(3, digest)

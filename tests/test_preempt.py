@@ -1,0 +1,84 @@
+"""StopRequest: the first signal is remembered, the second ends the process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import pytest
+
+from hwal.preempt import NAMES, StopRequest
+
+SLEEPER = """
+    import signal, sys, time
+    from hwal.preempt import StopRequest
+
+    stop = StopRequest()
+    stop.install()
+    print("ready", flush=True)
+    while not stop:
+        time.sleep(0.005)
+    print(stop.name, flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("first", NAMES)
+@pytest.mark.parametrize("second", NAMES)
+def test_the_first_signal_is_remembered_and_the_second_ends_the_process(first: str, second: str) -> None:
+    command = [sys.executable, "-c", textwrap.dedent(SLEEPER)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.Signals[first])
+        assert process.stdout.readline() == f"{first}\n"
+        process.send_signal(signal.Signals[second])
+        assert process.wait(10) == -signal.Signals[second]
+
+
+def test_nothing_asked_until_a_signal_comes() -> None:
+    stop = StopRequest()
+    assert not stop and stop.name is None
+    stop.install()
+    try:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert stop and stop.name == "SIGUSR1"
+    finally:
+        stop.uninstall()
+
+
+def test_uninstall_puts_the_handlers_back() -> None:
+    numbers = [signal.Signals[name] for name in NAMES]
+    before = [signal.getsignal(number) for number in numbers]
+    stop = StopRequest()
+    stop.install()
+    assert all(signal.getsignal(number) == stop._on_signal for number in numbers)
+    stop.uninstall()
+    stop.uninstall()
+    assert [signal.getsignal(number) for number in numbers] == before
+
+
+def test_off_the_main_thread_it_stays_silent() -> None:
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            stop = StopRequest()
+            stop.install()
+            stop.uninstall()
+        except BaseException as error:
+            failed.append(error)
+
+    before = signal.getsignal(signal.SIGTERM)
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert failed == []
+    assert signal.getsignal(signal.SIGTERM) == before
