@@ -118,14 +118,19 @@ class Host:
 
     def version(self, distribution: str) -> str | None:
         """The installed version of a distribution, without importing it."""
-        wanted = distribution.lower().replace("-", "_")
+        wanted = _normal(distribution)
         for folder in dict.fromkeys(sys.path):
             for name in self.names(folder or "."):
                 if name.endswith(".dist-info"):
-                    found, _, version = name.removesuffix(".dist-info").partition("-")  # a name has no "-" there
-                    if found.lower() == wanted:
+                    stem, _, version = name.removesuffix(".dist-info").rpartition("-")
+                    if _normal(stem) == wanted:
                         return version
         return None
+
+
+def _normal(distribution: str) -> str:
+    """`-`, `_`, `.` and case make no difference between names of distributions."""
+    return distribution.lower().replace("-", "_").replace(".", "_")
 
 
 def _section(text: str, group: str) -> Iterator[tuple[str, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-X86 = ("x86_64", "AMD64", "i386", "i686")
+X86 = ("x86_64", "AMD64", "amd64", "i386", "i686")
 ARM = ("aarch64", "arm64", "ARM64")
 
 # Family 6 unless said otherwise; from the kernel's table of Intel models.

@@ -60,8 +60,9 @@ def _parts(host: Host, usable: Sequence[int], cpuinfo: str) -> tuple[list[Part],
     mine = {number: tuple(cpu for cpu in usable if cpu in (cpus or ())) for number, cpus in sorted(nodes.items())}
     mine = {number: cpus for number, cpus in mine.items() if cpus}
     if not mine or sum(map(len, mine.values())) != len(usable):
-        part = Part(memory_bytes=_mem_total(host.read("/proc/meminfo")))
+        part = Part()
         _add_cores(host, part, usable, cpuinfo)
+        part.memory_bytes = _mem_total(host.read("/proc/meminfo"))
         part.sources["memory_bytes"] = "procfs"
         return [part], []
     parts = []
@@ -226,8 +227,9 @@ def _darwin(host: Host) -> Probe:
 def _other(host: Host) -> Probe:
     """Windows and the rest: how many CPUs there are is all that is asked."""
     chip = Chip(None, None, native_units(frozenset(), host.machine), {"native": "guess"})
-    notes = [f"{host.cpu_count} logical CPUs; cores and memory are not read on {host.system}"] if host.cpu_count else []
-    return _ready(chip, [Part()], [], notes)
+    device = _device(0, chip, Part())
+    cpus = _count(host.cpu_count, "logical CPU") if host.cpu_count else "a CPU"
+    return Probe("cpu", "ready", f"{cpus}; cores and memory are not read on {host.system}", devices=(device,))
 
 
 # the answer
