@@ -49,7 +49,7 @@ def unknown_argument(prog: str, token: str, flags: Iterable[str]) -> UsageError:
     name = token.partition("=")[0]
     if not name.startswith("-"):
         return UsageError(f"{prog} takes no {name!r}", where=f"{prog} … {name}", hint=f"{prog} --help")
-    near = nearest(name, flags)
+    near = nearest(name, [flag for flag in flags if flag.startswith("--")]) if name.startswith("--") else None
     return UsageError(
         f"unknown flag {name}", where=f"{prog} … {token}", hint=f"did you mean {near}?" if near else f"{prog} --help"
     )

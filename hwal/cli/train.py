@@ -113,12 +113,8 @@ def _stem(script: str | None) -> str:
 
 
 def _newest_run(stem: str) -> Path:
-    """The run of this script that was last saved: runs/STEM, runs/STEM-2 …"""
-    runs = [
-        folder
-        for folder in Path("runs").glob(f"{stem}*")
-        if folder.name.removeprefix(stem).removeprefix("-").isdigit() or folder.name == stem
-    ]
+    """The run of this script that was last saved: runs/STEM, runs/STEM-2 … (or, under another launcher, runs/STEM-JOB)."""
+    runs = [folder for folder in Path("runs").glob(f"{stem}*") if _is_run_of(stem, folder.name)]
     saved = [folder for folder in runs if any(folder.glob("checkpoints/step-*"))]
     if not saved:
         there = f"{len(runs)} of its runs there, none with a checkpoint" if runs else "no run of it there"
@@ -129,6 +125,10 @@ def _newest_run(stem: str) -> Path:
             hint="name the run's folder: --resume DIR",
         )
     return max(saved, key=lambda folder: (folder / "checkpoints").stat().st_mtime)
+
+
+def _is_run_of(stem: str, name: str) -> bool:
+    return name == stem or name.removeprefix(f"{stem}-").replace(".", "").isdigit()
 
 
 def _words(text: str | None) -> tuple[str, ...]:

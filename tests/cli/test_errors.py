@@ -1,0 +1,325 @@
+"""Every mistake on the command line, as printed: what follows `$`, the exit code, the text."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.paper import Result
+
+SHEET = """
+$ hwal
+2
+hwal: error: which command? There are train, devices, selftest
+  where: hwal
+  try:   hwal --help
+
+$ hwal trian
+2
+hwal: error: unknown command 'trian'; there are train, devices, selftest
+  where: hwal trian
+  try:   did you mean train?
+
+$ hwal xyzzy
+2
+hwal: error: unknown command 'xyzzy'; there are train, devices, selftest
+  where: hwal xyzzy
+  try:   hwal --help
+
+$ hwal s.py --lr 3
+2
+hwal: error: 's.py' is no command
+  where: hwal s.py
+  try:   hwal train s.py --lr 3
+
+$ hwal --device cpu s.py
+2
+hwal: error: --device comes after a command; there are train, devices, selftest
+  where: hwal --device
+  try:   hwal train --device cpu s.py
+
+$ hwal devices --jsn
+2
+hwal: error: unknown flag --jsn
+  where: hwal devices … --jsn
+  try:   did you mean --json?
+
+$ hwal devices cpu
+2
+hwal: error: hwal devices takes no 'cpu'
+  where: hwal devices … cpu
+  try:   hwal devices --help
+
+$ hwal devices --from
+2
+hwal: error: --from: expected one argument
+  where: hwal devices
+  try:   hwal devices --help
+
+$ hwal devices --from nothing.json
+2
+hwal: error: cannot read nothing.json: No such file or directory
+  try:   hwal devices --json > FILE writes such a file
+
+$ hwal devices --from s.py
+2
+hwal: error: not JSON: Expecting value: line 1 column 1 (char 0)
+  where: s.py
+
+$ hwal devices --from empty.json
+2
+hwal: error: not a document that `hwal devices --json` printed: it has no list of probes
+  where: empty.json
+
+$ hwal train --presicion bf16 s.py
+2
+hwal: error: unknown flag --presicion
+  where: hwal train … --presicion
+  try:   did you mean --precision?
+
+$ hwal train --dev cpu s.py
+2
+hwal: error: unknown flag --dev
+  where: hwal train … --dev
+  try:   did you mean --device?
+
+$ hwal train -x
+2
+hwal: error: unknown flag -x
+  where: hwal train … -x
+  try:   hwal train --help
+
+$ hwal train --compile=yes s.py
+2
+hwal: error: --compile takes no value
+  where: hwal train … --compile=yes
+  try:   --compile
+
+$ hwal train --device
+2
+hwal: error: --device needs a value
+  where: hwal train … --device
+  try:   --device D: auto, or a backend and which of its devices: cpu, cuda:0,2 (default auto)
+
+$ hwal train --out --seed 3 s.py
+2
+hwal: error: --out needs a value
+  where: hwal train … --out
+  try:   --out DIR: the run's folder (default: runs/NAME, a new one for each run)
+
+$ hwal train --precision bf61 s.py
+2
+hwal: error: --precision 'bf61': must be one of auto, fp32, tf32, bf16, fp16; did you mean 'bf16'?
+  where: hwal train
+  try:   hwal train --help
+
+$ hwal train --seed one s.py
+2
+hwal: error: --seed 'one': must be a whole number
+  where: hwal train
+  try:   hwal train --help
+
+$ hwal train -n 0 s.py
+2
+hwal: error: -n/--processes '0': must be 1 or more
+  where: hwal train
+  try:   hwal train --help
+
+$ hwal train --lr 3 s.py
+2
+hwal: error: --lr is the built-in recipe's, and there is a script
+  where: hwal train --lr 3 … s.py
+  try:   if it is the script's, it goes behind: hwal train s.py --lr 3
+
+$ hwal train --lr fast
+2
+hwal: error: --lr 'fast': must be a number
+  where: hwal train
+  try:   hwal train --help
+
+$ hwal train --optimizer adam
+2
+hwal: error: --optimizer 'adam': must be one of adamw, adafactor, adamw8bit, sgd; did you mean 'adamw'?
+  where: hwal train
+  try:   hwal train --help
+
+$ hwal train sx.py
+2
+hwal: error: there is no script sx.py
+  where: hwal train sx.py
+  try:   did you mean s.py?
+
+$ hwal train both.py
+2
+hwal: error: both.py imports both torch and keras: which of them trains?
+  where: both.py
+  try:   --framework torch, or --framework keras
+
+$ hwal train --framework keras s.py
+2
+hwal: error: this version has no keras runtime for cpu; there is torch
+  why:   framework keras (asked for by --framework)
+  try:   --framework torch
+
+$ hwal train --device cpi s.py
+2
+hwal: error: unknown device 'cpi'; there are auto, cpu, null
+  where: --device cpi
+  try:   did you mean cpu?
+
+$ hwal train --device cpu:7 s.py
+2
+hwal: error: cpu has no device '7'; there are 0 (node0)
+  where: --device cpu:7
+
+$ hwal train --device null -n 4 s.py
+2
+hwal: error: 4 processes need 4 devices, 3 chosen (4 > 3)
+  where: -n 4 --device null
+  why:   processes of null do not share a device
+  try:   -n 3
+
+$ hwal train --precision tf32 s.py
+2
+hwal: error: 1 × Toy CPU cannot compute in tf32; it can in bf16, fp32, fp16 (emulated)
+  where: --precision tf32
+  try:   --precision bf16, or --precision auto
+
+$ hwal train --strategy fsdp:full -n 2 s.py
+2
+hwal: error: fsdp:full comes with the next version of hwal
+  where: --strategy fsdp:full
+  why:   this one keeps a whole copy of the model on every rank
+  try:   --strategy ddp
+
+$ hwal train --virtual-ranks 4 -n 3 s.py
+2
+hwal: error: virtual ranks must be a multiple of the world size: 4 = 1 × 3 + 1
+  where: --virtual-ranks 4
+  why:   each of the 3 processes does the same number of parts
+  try:   --virtual-ranks 6
+
+$ hwal train --engine slurm s.py
+2
+hwal: error: engine 'slurm' is not in this version
+  where: --engine slurm
+  try:   --engine direct or torchrun
+
+$ hwal train --engine-args "--x 'y" s.py
+2
+hwal: error: --engine-args cannot be split into words: No closing quotation
+  where: --engine-args "--x 'y"
+
+$ hwal train --resume s.py
+2
+hwal: error: nothing to resume: no checkpoint in runs/s*
+  where: --resume
+  why:   no run of it there
+  try:   name the run's folder: --resume DIR
+
+$ hwal train --resume runs/old s.py
+2
+hwal: error: there is no run at runs/old
+  where: --resume runs/old
+  try:   --resume DIR, the folder of a run
+
+$ hwal train --plan nothing.json s.py
+2
+hwal: error: cannot read the plan nothing.json: No such file or directory
+  where: --plan nothing.json
+  try:   hwal train --dry-run … > FILE writes one
+
+$ hwal train --plan empty.json s.py
+2
+hwal: error: neither a plan nor what --dry-run prints
+  where: empty.json
+  try:   hwal train --dry-run … > FILE writes such a file
+
+$ HWAL_PRECISION=bf61 hwal train s.py
+2
+hwal: error: HWAL_PRECISION='bf61': must be one of auto, fp32, tf32, bf16, fp16; did you mean 'bf16'?
+  where: environment
+
+$ HWAL_PROGRESS=bars hwal train s.py
+2
+hwal: error: HWAL_PROGRESS='bars': must be one of bar, lines, off
+  where: environment
+  try:   did you mean bar?
+
+$ HWAL_TOPOLOGY=nowhere.json hwal train s.py
+2
+hwal: error: cannot read nowhere.json: No such file or directory
+  try:   hwal devices --json > FILE writes such a file
+
+$ RANK=0 WORLD_SIZE=3 LOCAL_WORLD_SIZE=2 LOCAL_RANK=0 MASTER_ADDR=other MASTER_PORT=2222 hwal train s.py
+1
+hwal: error: 3 ranks, 2 of them here: not equally many on every machine
+  why:   3 = 1 × 2 + 1
+  try:   start as many processes on every machine
+"""
+
+
+def cases() -> list[tuple[str, int, str]]:
+    """(command, exit code, text) of each paragraph of the sheet."""
+    found = []
+    for paragraph in SHEET.strip().split("\n\n"):
+        command, code, *text = paragraph.splitlines()
+        found.append((command.removeprefix("$ "), int(code), "\n".join(text) + "\n"))
+    return found
+
+
+@pytest.mark.parametrize(("command", "code", "text"), cases(), ids=[case[0] for case in cases()])
+def test_as_printed(
+    command: str, code: int, text: str, folder: Path, hwal: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "s.py").write_text("import torch\n")
+    (folder / "both.py").write_text("import torch\nimport keras\n")
+    (folder / "empty.json").write_text("{}")
+    words = shlex.split(command)
+    while "=" in words[0]:
+        name, _, value = words.pop(0).partition("=")
+        monkeypatch.setenv(name, value)
+    assert words[0] == "hwal"
+    result = hwal(*words[1:])
+    assert result.err == text
+    assert (result.code, result.out) == (code, "")
+    assert not (folder / "runs").exists()
+
+
+def test_nothing_found_to_resume_says_how_far_it_looked(folder: Path, hwal: Callable[..., Result]) -> None:
+    (folder / "s.py").write_text("")
+    (folder / "runs" / "s").mkdir(parents=True)
+    assert "why:   1 of its runs there, none with a checkpoint" in hwal("train", "--resume", "s.py").err
+
+
+def test_a_framework_that_is_not_installed(folder: Path, hwal: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hwal.host.Host.version", lambda self, distribution: None)
+    (folder / "s.py").write_text("import torch")
+    result = hwal("train", "s.py")
+    assert (result.code, result.err.splitlines()[-3:]) == (
+        2,
+        [
+            "hwal: error: torch is not installed",
+            "  why:   framework torch (s.py imports torch)",
+            "  try:   pip install 'hwal[torch]'",
+        ],
+    )
+    assert not (folder / "runs").exists()
+
+
+def test_a_plan_of_another_machine(folder: Path, hwal: Callable[..., Result]) -> None:
+    (folder / "s.py").write_text("import torch")
+    document = json.loads(hwal("train", "--dry-run", "--device", "null", "s.py").out)
+    document["plan"]["devices"][1]["id"] = "null9"
+    (folder / "plan.json").write_text(json.dumps(document))
+    result = hwal("train", "--plan", "plan.json", "s.py")
+    assert (result.code, result.err) == (
+        2,
+        "hwal: error: null device 1 is another one: null9 in the plan, null1 here\n"
+        "  where: --plan plan.json\n"
+        "  try:   make a plan on this machine: hwal train --dry-run\n",
+    )
