@@ -104,7 +104,7 @@ class Runtime(ABC):
     # start and end
 
     def start(self) -> None:
-        """Opens the device, joins the world and proves it (WorldError). hwal.start() calls it; a subclass ends with this one."""
+        """Opens the device, joins the world and proves it (WorldError). Called by hwal.start(); a subclass ends with this."""
         self.stop_request.install()
 
     def end(self, error: BaseException | None = None) -> None:
@@ -167,7 +167,7 @@ class Runtime(ABC):
 
     @abstractmethod
     def save(self, path: str | Path | None = None) -> Path:
-        """Writes a checkpoint and returns its folder, run_dir/checkpoints/step-N unless a path is given. Every rank calls it."""
+        """Writes a checkpoint; returns its folder, run_dir/checkpoints/step-N unless a path is given. Every rank calls it."""
 
     @abstractmethod
     def barrier(self) -> None:

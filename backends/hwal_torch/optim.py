@@ -33,7 +33,7 @@ def group_names(optimizer: torch.optim.Optimizer, names: Names) -> list[list[str
         unknown = [tuple(p.shape) for p in group["params"] if id(p) not in names]
         if unknown:
             raise ScriptError(
-                f"{type(optimizer).__name__} holds {len(unknown)} parameter(s) of no prepared model, first of shape {unknown[0]}",
+                f"{type(optimizer).__name__} holds {len(unknown)} parameter(s) of no prepared model, one of shape {unknown[0]}",
                 where="rt.prepare",
                 hint="give prepare every model whose parameters the optimizer trains: rt.prepare(model, optimizer)",
             )

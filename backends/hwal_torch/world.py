@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import time
@@ -16,6 +17,7 @@ from hwal.values import World
 
 LOCAL_TIMEOUT = 25.0  # seconds, when all ranks are on this machine: with imports, an error in under 30
 REMOTE_TIMEOUT = 600.0
+_joined = itertools.count()
 
 
 def join(world: World, collectives: str, device: torch.device, timeout: float | None) -> None:
@@ -72,7 +74,8 @@ def _store(world: World, limit: float) -> Store:
             if taken
             else "start all ranks, or unset WORLD_SIZE",
         ) from None
-    return PrefixStore(f"hwal/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    # a world that started again, or a second Runtime of the same process, must not read the last one's names
+    return PrefixStore(f"hwal/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{next(_joined)}", store)
 
 
 def _roll_call(store: Store, world: World, deadline: float, limit: float) -> None:

@@ -1,0 +1,139 @@
+"""Worlds of real processes for tests: a function runs on every rank with a started Runtime, and its results come back.
+
+Ranks are forked from a server that has imported torch once, so that a world is up in a fraction of a second.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import queue
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hwal.choose import choose
+from hwal.detect import detect
+from hwal.env import Settings
+from hwal.errors import HwalError
+from hwal.host import Host
+from hwal.plan import make_plan
+from hwal.registry import Registry
+from hwal.runtime import Backend, Job
+from hwal.values import Decision, Plan, Request, Target, World
+
+Task = Callable[..., Any]
+CONTEXT = multiprocessing.get_context("forkserver" if sys.platform != "win32" else "spawn")
+CONTEXT.set_forkserver_preload(["hwal_torch.runtime"])
+LIMIT = 120.0  # seconds for one world
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one rank: its function's result, or the text of its error, or its exit code alone."""
+
+    rank: int
+    result: Any = None
+    error: str | None = None
+    exit_code: int | None = None
+
+
+def plan_for(device: str, processes: int, settings: Settings) -> tuple[Backend, Plan]:
+    """The backend of a device and the plan of a torch run on it, as `hwal train --device … -n …` would make it."""
+    host = Host()
+    registry = Registry(host)
+    target = Target.parse(device, registry.names)
+    backends = {backend.name: backend for backend in registry.backends() if isinstance(backend, Backend)}
+    choice = choose(target, detect(host, registry, target), backends)
+    backend = backends[choice.backend]
+    request = Request(target=target, processes=processes, settings=settings)
+    return backend, make_plan(choice, backend.caps, request, Decision("torch", "the suite's"))
+
+
+def run_world(
+    device: str,
+    size: int,
+    task: Task,
+    *args: Any,
+    run_dir: Path,
+    settings: Settings | None = None,
+    absent: tuple[int, ...] = (),
+) -> list[Outcome]:
+    """Runs `task(rt, *args)` on every rank of a world of `size`; ranks in `absent` are never started.
+
+    `task` is a function of a module; its results and arguments are pickled.
+    """
+    settings = settings or Settings()
+    backend, plan = plan_for(device, size, settings)
+    port = free_port()
+    answers: Any = CONTEXT.Queue()
+    run_dir.mkdir(parents=True, exist_ok=True)
+    ranks = [rank for rank in range(size) if rank not in absent]
+    processes = {
+        rank: CONTEXT.Process(target=_rank, args=(backend, plan, settings, rank, size, port, run_dir, task, args, answers))
+        for rank in ranks
+    }
+    for process in processes.values():
+        process.start()
+    outcomes: dict[int, Outcome] = {}
+    with suppress(queue.Empty):
+        while len(outcomes) < len(ranks):
+            outcome = pickle.loads(answers.get(timeout=LIMIT))
+            outcomes[outcome.rank] = outcome
+    for process in processes.values():
+        process.join(10)
+        if process.is_alive():
+            process.kill()
+            process.join()
+    return [outcomes.get(rank) or Outcome(rank, exit_code=processes[rank].exitcode) for rank in ranks]
+
+
+def _rank(
+    backend: Backend,
+    plan: Plan,
+    settings: Settings,
+    rank: int,
+    size: int,
+    port: int,
+    run_dir: Path,
+    task: Task,
+    args: tuple[Any, ...],
+    answers: Any,
+) -> None:
+    def answer(**what: Any) -> None:  # plain pickle: torch's own would share memory with a process that is about to end
+        answers.put(pickle.dumps(Outcome(rank, **what)))
+
+    os.environ["HWAL_PROGRESS"] = "off"
+    job = Job(World(rank, size, rank, size, "suite", "127.0.0.1", port), plan, settings, backend.caps, run_dir, "suite")
+    try:
+        rt = runtime_class(backend)(job)
+        rt.start()
+        with rt:
+            result = task(rt, *args)
+        answer(result=result)
+    except SystemExit as error:
+        answer(exit_code=error.code if isinstance(error.code, int) else 1)
+    except HwalError as error:
+        answer(error=f"{type(error).__name__}: {error}")
+    except BaseException:
+        answer(error=traceback.format_exc())
+
+
+def runtime_class(backend: Backend) -> Any:
+    """The backend's torch runtime class."""
+    from importlib import import_module
+
+    module, _, name = backend.runtimes["torch"].partition(":")
+    return getattr(import_module(module), name)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

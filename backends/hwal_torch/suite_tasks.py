@@ -1,0 +1,200 @@
+"""What the runtime suite trains: small deterministic jobs that return what happened, step by step."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, Dataset, IterableDataset, WeightedRandomSampler
+
+from hwal.runtime import TorchRuntime
+
+FEATURES = 6
+VOCABULARY = 13
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One training job of the suite.
+
+    Attributes:
+        rows: samples in the data set. batch: the global batch. epochs, steps: as rt.epochs().
+        text: variable-length sequences with a (sum, count) loss, in place of fixed rows with a mean.
+        loader: "map", "stream", "weighted" (a sampler of the user's), "batched" (its own batch sampler) or "whole" (the
+            data set makes the batches).
+        dropout: in the model. save_at, stop_at: the step after which to save, or to receive SIGTERM.
+    """
+
+    rows: int = 26
+    batch: int = 8
+    epochs: int | None = 3
+    steps: int | None = None
+    text: bool = False
+    loader: str = "map"
+    workers: int = 0
+    dropout: float = 0.0
+    clip: float | None = 1.0
+    optimizer: str = "adamw"
+    save_at: int | None = None
+    stop_at: int | None = None
+
+
+class Rows(Dataset[tuple[int, torch.Tensor, torch.Tensor]]):
+    """(id, features, target), all a function of the id."""
+
+    def __init__(self, rows: int) -> None:
+        generator = torch.Generator().manual_seed(5)
+        self.x = torch.randn(rows, FEATURES, generator=generator)
+        self.y = torch.tanh(self.x @ torch.randn(FEATURES, 1, generator=generator))
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> tuple[int, torch.Tensor, torch.Tensor]:
+        return index, self.x[index], self.y[index]
+
+
+class Text(Dataset[tuple[int, torch.Tensor]]):
+    """(id, tokens) of 3 to 9 tokens."""
+
+    def __init__(self, rows: int) -> None:
+        generator = torch.Generator().manual_seed(6)
+        self.tokens = [torch.randint(1, VOCABULARY, (3 + row * 5 % 7,), generator=generator) for row in range(rows)]
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __getitem__(self, index: int) -> tuple[int, torch.Tensor]:
+        return index, self.tokens[index]
+
+
+class Stream(IterableDataset[Any]):
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self.dataset[index] for index in range(len(self.dataset)))
+
+
+class Whole(Dataset[Any]):
+    """Whole batches, made by the data set."""
+
+    def __init__(self, dataset: Any, batch: int, collate: Any) -> None:
+        self.dataset, self.batch, self.collate = dataset, batch, collate
+
+    def __len__(self) -> int:
+        return -(-len(self.dataset) // self.batch)
+
+    def __getitem__(self, index: int) -> Any:
+        rows = range(index * self.batch, min((index + 1) * self.batch, len(self.dataset)))
+        return self.collate([self.dataset[row] for row in rows])
+
+
+def pad(samples: list[Any]) -> Any:
+    """Rows are stacked; token sequences padded with 0 to the longest."""
+    ids = torch.tensor([sample[0] for sample in samples])
+    if len(samples[0]) == 3:
+        return ids, torch.stack([sample[1] for sample in samples]), torch.stack([sample[2] for sample in samples])
+    return ids, nn.utils.rnn.pad_sequence([sample[1] for sample in samples], batch_first=True)
+
+
+def loader_of(trial: Trial) -> DataLoader[Any]:
+    dataset: Any = Text(trial.rows) if trial.text else Rows(trial.rows)
+    common: dict[str, Any] = {"collate_fn": pad, "num_workers": trial.workers}
+    if trial.loader == "stream":
+        return DataLoader(Stream(dataset), batch_size=trial.batch, **common)
+    if trial.loader == "weighted":
+        sampler = WeightedRandomSampler([1.0 + row % 3 for row in range(trial.rows)], trial.rows)
+        return DataLoader(dataset, batch_size=trial.batch, sampler=sampler, **common)
+    if trial.loader == "batched":
+        starts = range(0, trial.rows, trial.batch)
+        batches = [list(range(start, min(start + trial.batch, trial.rows))) for start in starts]
+        return DataLoader(dataset, batch_sampler=batches, **common)
+    if trial.loader == "whole":
+        return DataLoader(Whole(dataset, trial.batch, pad), batch_size=None, num_workers=trial.workers)
+    return DataLoader(dataset, batch_size=trial.batch, shuffle=True, **common)
+
+
+class Net(nn.Module):
+    """A regression on rows, or a next-token model on text whose head is tied to its embedding."""
+
+    def __init__(self, text: bool, dropout: float) -> None:
+        super().__init__()
+        width = 16
+        self.inner = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Dropout(dropout), nn.Linear(width, width))
+        self.embed = nn.Embedding(VOCABULARY, width) if text else nn.Linear(FEATURES, width)
+        self.head = nn.Linear(width, VOCABULARY, bias=False) if text else nn.Linear(width, 1)
+        if text:
+            self.head.weight = self.embed.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.inner(self.embed(x)))
+
+
+def loss_of(model: nn.Module, batch: Any) -> Any:
+    """The mean over rows, or (sum, count) over the tokens that are not padding."""
+    if len(batch) == 3:
+        return functional.mse_loss(model(batch[1]), batch[2])
+    tokens = batch[1]
+    target = tokens[:, 1:]
+    logits = model(tokens[:, :-1])
+    total = functional.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=0, reduction="sum")
+    return total, (target != 0).sum()
+
+
+def build(rt: TorchRuntime, trial: Trial) -> tuple[nn.Module, torch.optim.Optimizer, Any]:
+    with rt.scope():
+        model = Net(trial.text, trial.dropout)
+        kinds: dict[str, Any] = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
+        optimizer = kinds[trial.optimizer](model.parameters(), lr=0.02)
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + 0.1 * step))
+    prepared = rt.prepare(model, optimizer, scheduler)
+    assert prepared == (model, optimizer, scheduler), "prepare returns what it was given"
+    return prepared
+
+
+def train(rt: TorchRuntime, trial: Trial) -> dict[str, Any]:
+    """Trains; returns for every global step the loss, the rate and the ids this rank saw with weight, and the weights."""
+    model, optimizer, scheduler = build(rt, trial)
+    loader = loader_of(trial)
+    steps: list[dict[str, Any]] = []
+    ids: list[int] = []
+    for _ in rt.epochs(trial.epochs, steps=trial.steps):
+        for batch in rt.feed(loader):
+            if rt._unit.weight:  # type: ignore[attr-defined]
+                ids += batch[0].tolist()
+            with rt.autocast():
+                loss = loss_of(model, batch)
+            rt.backward(loss)
+            rate = optimizer.param_groups[0]["lr"]
+            if rt.step(optimizer, clip=trial.clip):
+                scheduler.step()
+                steps.append({"loss": float(rt.gradients.loss), "lr": rate, "ids": ids})  # type: ignore[attr-defined]
+                ids = []
+                if rt.steps_done == trial.save_at:
+                    rt.save()
+                if rt.steps_done == trial.stop_at and rt.rank == rt.world_size - 1:
+                    os.kill(os.getpid(), signal.SIGTERM)
+    weights = {name: value.detach().float().cpu() for name, value in model.state_dict().items()}
+    return {"steps": steps, "weights": weights, "position": rt.position().to_dict()}
+
+
+def evaluate(rt: TorchRuntime, trial: Trial) -> dict[str, Any]:
+    """Reads an evaluation feed in the midst of a training feed; returns the ids seen by this rank and the mean of all ids."""
+    model, optimizer, _ = build(rt, trial)
+    loader = loader_of(trial)
+    seen: list[list[int]] = []
+    means = []
+    for batch in rt.feed(loader):
+        rt.backward(loss_of(model, batch))
+        if rt.step(optimizer):
+            ids = [i for other in rt.feed(loader, train=False) for i in other[0].tolist()]
+            seen.append(ids)
+            means.append(rt.mean(sum(ids), len(ids)))
+    return {"ids": seen, "means": means, "steps": rt.steps_done}
