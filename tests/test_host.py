@@ -50,14 +50,6 @@ def test_read(tmp_path: Path) -> None:
         assert host.read(str(absent)) is None
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
-def test_a_file_that_may_not_be_read_is_none(tmp_path: Path) -> None:
-    path = tmp_path / "secret"
-    path.write_text("x")
-    path.chmod(0)
-    assert Host().read(str(path)) is None
-
-
 def test_names(tmp_path: Path) -> None:
     for name in ("node1", "node0", "online"):
         (tmp_path / name).touch()

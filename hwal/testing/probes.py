@@ -71,7 +71,7 @@ class Expected:
 
 def check(backend: Backend, probe: Probe) -> None:
     """Asserts that a Probe is consistent in itself, spells unknown as None, and survives JSON."""
-    assert probe.backend == backend.name
+    assert probe.backend == backend.name, f"the probe calls itself {probe.backend!r}, the backend {backend.name!r}"
     assert probe.reason.strip() and "\n" not in probe.reason, f"the reason is one sentence, not {probe.reason!r}"
     assert all(note.strip() for note in probe.notes), "an empty note"
     if probe.state == "absent":
@@ -93,7 +93,7 @@ def check(backend: Backend, probe: Probe) -> None:
 
 
 def _check_device(backend: Backend, device: Device) -> None:
-    assert device.backend == backend.name
+    assert device.backend == backend.name, f"a device of {device.backend!r}, the backend is {backend.name!r}"
     for name, value in device.to_dict().items():
         if name == "backend":
             continue
@@ -102,7 +102,7 @@ def _check_device(backend: Backend, device: Device) -> None:
             spelled = item.strip().lower() if isinstance(item, str) else item
             assert spelled not in NOT_KNOWN, f"{name} is {item!r}: what is not known is None"
     assert device.memory_bytes is None or device.memory_bytes > 0, "memory_bytes is 0: what is not known is None"
-    assert device.threads is None or device.threads > 0
+    assert device.threads is None or device.threads > 0, "threads is 0: what is not known is None"
     assert device.cores is None or device.cores, "cores is empty: what is not known is None"
     strangers = set(device.sources) - set(device.to_dict())
     assert not strangers, f"sources of fields that a Device does not have: {strangers}"
@@ -112,8 +112,8 @@ def _check_device(backend: Backend, device: Device) -> None:
 
 
 def _check_link(backend: Backend, link: Link) -> None:
-    assert link.backend == backend.name
-    assert link.source
+    assert link.backend == backend.name, f"a link of {link.backend!r}, the backend is {backend.name!r}"
+    assert link.source, "a link has no source"
     assert link.class_.strip().lower() not in ("n/a", "unknown", "?"), f"class {link.class_!r}: what is not known is ''"
     assert link.bandwidth is None or link.bandwidth > 0, "bandwidth is 0: what is not known is None"
 
@@ -140,10 +140,10 @@ class ProbeSuite:
 
     def test_declares_itself(self) -> None:
         backend = self.backend
-        assert re.fullmatch("[a-z][a-z0-9_]*", backend.name), "--device reads lower-case names"
-        assert backend.priority is None or type(backend.priority) is int
-        assert isinstance(backend.caps, Caps)
-        assert backend.extra
+        assert re.fullmatch("[a-z][a-z0-9_]*", backend.name), f"--device cannot read the name {backend.name!r}"
+        assert backend.priority is None or type(backend.priority) is int, f"priority is {backend.priority!r}"
+        assert isinstance(backend.caps, Caps), f"caps is {backend.caps!r}"
+        assert backend.extra, "extra is empty"
         assert set(backend.runtimes) == set(backend.caps.frameworks), "caps.frameworks are those that have a runtime"
         for target in backend.runtimes.values():
             assert re.fullmatch(r"\w+(\.\w+)*:\w+", target), f"{target!r} is not module:Class"
@@ -170,14 +170,18 @@ class ProbeSuite:
         check(self.backend, probe)
         if expected is None:
             return
-        assert probe.state == expected.state, probe.reason
-        assert len(probe.devices) == len(expected.devices)
+        assert probe.state == expected.state, f"{probe.state}: {probe.reason}"
+        assert len(probe.devices) == len(expected.devices), f"{len(probe.devices)} devices: {probe.reason}"
         for device, facts in zip(probe.devices, expected.devices, strict=True):
-            assert {name: getattr(device, name) for name in facts} == dict(facts)
-        assert tuple(link.class_ for link in probe.links) == expected.links
+            wrong = {name: (getattr(device, name), value) for name, value in facts.items() if getattr(device, name) != value}
+            assert not wrong, f"device {device.index}, field: (said, expected): {wrong}"
+        classes = tuple(link.class_ for link in probe.links)
+        assert classes == expected.links, f"links are {classes}, expected {expected.links}"
         said = "\n".join([probe.reason, probe.hint or "", *probe.notes])
-        assert [text for text in expected.says if text not in said] == [], said
-        assert [text for text in expected.silent if text in said] == [], said
+        for text in expected.says:
+            assert text in said, f"{text!r} is not said in {said!r}"
+        for text in expected.silent:
+            assert text not in said, f"{text!r} is said in {said!r}"
 
     def test_survives_garbled_hosts(self, host_name: str) -> None:
         host, _ = self.every_host()[host_name]
@@ -203,13 +207,15 @@ class ProbeSuite:
         return Probe(name, "ready", "three devices", devices=devices, links=links)
 
     def test_select_takes_all_when_none_is_named(self) -> None:
-        assert self.backend.select(Target(self.backend.name), self.three()) == self.three().devices
+        chosen = self.backend.select(Target(self.backend.name), self.three())
+        assert chosen == self.three().devices, f"--device {self.backend.name} takes {chosen}"
 
     def test_select_keeps_the_order_asked(self) -> None:
         """Override this where what follows the colon is not a list of devices."""
         probe = self.three()
         for spec in ("2,0", f"{probe.devices[2].id}, {probe.devices[0].id}"):
-            assert self.backend.select(Target(self.backend.name, spec), probe) == (probe.devices[2], probe.devices[0])
+            chosen = self.backend.select(Target(self.backend.name, spec), probe)
+            assert chosen == (probe.devices[2], probe.devices[0]), f"{spec!r} takes {[device.index for device in chosen]}"
         with pytest.raises(HwalError, match="twice"):
             self.backend.select(Target(self.backend.name, "1,1"), probe)
 
@@ -232,7 +238,8 @@ class ProbeSuite:
         told = Decision("fp32", "the suite says so")
         plan = Plan(self.backend.name, told, devices, processes, {"dp": len(devices)}, told, told)
         for variables in (self.backend.environment(plan), self.backend.resources(plan)):
-            assert all(isinstance(name, str) and isinstance(value, str) for name, value in variables.items())
+            for name, value in variables.items():
+                assert isinstance(name, str) and isinstance(value, str), f"{name!r}: {value!r} is not text"
 
 
 def garble(host: RecordedHost) -> Iterator[RecordedHost]:
