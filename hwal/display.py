@@ -154,26 +154,26 @@ class BarDisplay(Display):
         assert self._last is not None
         step, total, loss, unit = self._last
         self._last = None
+        left = self._pace.left(step, total)
+        fields = {
+            "steps": _of(step, total),
+            "loss": _loss(loss),
+            "rate": f"{human(self._pace.rate)} {unit}/s",
+            "left": "" if left is None else f"ETA {clock(left)}",
+        }
         if self._bar is None:
             self._bar = self._open()
-            self._task = self._bar.add_task("", total=total, steps="", loss="", rate="", left="")
-        assert self._task is not None
-        left = self._pace.left(step, total)
-        self._bar.update(
-            self._task,
-            completed=step,
-            total=total,
-            steps=_of(step, total),
-            loss=_loss(loss),
-            rate=f"{human(self._pace.rate)} {unit}/s",
-            left="" if left is None else f"ETA {clock(left)}",
-        )
+            self._task = self._bar.add_task("", total=total, completed=step, **fields)
+            self._bar.start()
+        else:
+            assert self._task is not None
+            self._bar.update(self._task, completed=step, total=total, **fields)
 
     def _open(self) -> Progress:
         from rich.console import Console  # 50 ms, and only a terminal needs it
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-        bar = Progress(
+        return Progress(
             TextColumn("step {task.fields[steps]}"),
             BarColumn(bar_width=20),
             TextColumn("loss {task.fields[loss]}"),
@@ -185,8 +185,6 @@ class BarDisplay(Display):
             redirect_stderr=False,
             transient=False,
         )
-        bar.start()
-        return bar
 
 
 class Pace:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import threading
 from collections import deque
 from collections.abc import Mapping
@@ -21,16 +22,22 @@ from pathlib import Path
 from time import perf_counter, time
 from typing import Any, TextIO
 
-from hwal.display import Display, make_display
+from hwal.display import Display, make_display, progress_mode
+from hwal.errors import ScriptError
 
 FILE = "metrics.jsonl"
 TICK = 0.25  # seconds between two visits of the background thread
+OWN = frozenset(
+    {"step", "epoch", "loss", "lr", "samples", "seconds", "count", "time"}
+)  # fields that a script must not overwrite
 
 
 class Reporter:
     """Takes the records of the main rank; on the others (`run_dir` None) it takes nothing and costs nothing."""
 
     def __init__(self, run_dir: Path | None) -> None:
+        if run_dir is not None:
+            progress_mode(os.environ)  # a wrong one is told before training, not at the first step
         self.run_dir = run_dir
         self.total_steps: int | None = None
         self.unit = "samples"
@@ -43,7 +50,6 @@ class Reporter:
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
         self._last = perf_counter()
-        self._first_step: int | None = None
         self.first_loss: float | None = None
         self.last_loss: float | None = None
 
@@ -63,6 +69,17 @@ class Reporter:
             self._start()
 
     def add(self, values: Mapping[str, Any]) -> None:
+        """Raises ScriptError for a name that is the run's own, and for a value that is no number or text."""
+        for name, value in values.items():
+            if name in OWN:
+                raise ScriptError(
+                    f"rt.log({name}=…): every line of {FILE} has a {name!r} already",
+                    hint=f"another name, say rt.log(my_{name}=…)",
+                )
+            if not (value is None or isinstance(value, str | int | float) or hasattr(type(value), "__float__")):
+                raise ScriptError(
+                    f"rt.log({name}=…) takes numbers and text, not {type(value).__name__}", hint="log each number under a name"
+                )
         if self.run_dir is not None:
             self._queue.append((dict(values),))
 
@@ -75,10 +92,7 @@ class Reporter:
         """Drops the lines of metrics.jsonl beyond the step that training goes on from: they will be written again."""
         if self.run_dir is None or not (path := self.run_dir / FILE).exists():
             return
-        kept = [line for line in path.read_text(encoding="utf-8").splitlines() if _step_of(line) <= step]
-        aside = path.with_suffix(".tmp")
-        aside.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
-        aside.replace(path)
+        self._guarded(lambda: _cut(path, step))
 
     def close(self, failed: bool) -> None:
         """Writes what is left and takes the display down."""
@@ -88,7 +102,7 @@ class Reporter:
             self._thread = None
         self._drain(last=True)
         if self._file is not None:
-            self._file.close()
+            self._guarded(self._file.close)  # it writes what the disk had no room for before
             self._file = None
         if self._display is not None:
             self._display.close(failed)
@@ -120,13 +134,18 @@ class Reporter:
 
     def _merge(self, values: dict[str, Any]) -> None:
         target = self._early if self._open is None else self._open
-        target.update({name: _number(value) for name, value in values.items()})
+        for name, value in values.items():
+            try:
+                target[name] = _number(value)
+            except Exception as error:  # a tensor of many elements, say, which only its own library can tell
+                self.say(f"rt.log({name}=…) is left out: {error}")
 
     def _record(
         self, step: int, epoch: int, loss: Any, lr: float | None, samples: int, count: Any, seconds: float, at: float
     ) -> dict[str, Any]:
         value = _number(loss)
-        rate = (samples if self.unit == "samples" else _number(count) or 0) / max(seconds, 1e-9)
+        units = samples if self.unit == "samples" else _number(count)
+        rate = units / max(seconds, 1e-9) if isinstance(units, int | float) else 0.0
         self.last_loss = value
         if self.first_loss is None:
             self.first_loss = value
@@ -163,6 +182,8 @@ class Reporter:
         try:
             action()
         except OSError as error:
+            if self._failed:
+                return
             self._failed = True
             self.say(f"metrics.jsonl cannot be written any more ({error.strerror}); training goes on without it")
 
@@ -173,6 +194,14 @@ def _number(value: Any) -> Any:
         return value
     number = float(value)
     return number if math.isfinite(number) else str(number)
+
+
+def _cut(path: Path, step: int) -> None:
+    """Leaves the lines up to `step`. Written aside and renamed, so that a kill leaves the old file or the new one."""
+    kept = [line for line in path.read_text(encoding="utf-8").splitlines() if _step_of(line) <= step]
+    aside = path.with_suffix(".tmp")
+    aside.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+    aside.replace(path)
 
 
 def _step_of(line: str) -> int:
