@@ -155,7 +155,7 @@ class BarDisplay(Display):
         step, total, loss, unit = self._last
         self._last = None
         left = self._pace.left(step, total)
-        fields = {
+        fields: dict[str, Any] = {
             "steps": _of(step, total),
             "loss": _loss(loss),
             "rate": f"{human(self._pace.rate)} {unit}/s",
