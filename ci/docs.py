@@ -1,0 +1,120 @@
+"""Writes the tables of README.md from the code; with --check, fails when they are not what the code says.
+
+A table stands between `<!-- generated: NAME -->` and `<!-- /generated -->`; NAME is one of TABLES.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "README.md"
+sys.path[:0] = [str(ROOT), str(ROOT / "backends")]
+
+from hwal import cli, env  # noqa: E402
+from hwal.cli import flags  # noqa: E402
+from hwal.host import RecordedHost, Recording  # noqa: E402
+from hwal.registry import BUILT_IN, Registry  # noqa: E402
+
+BLOCK = re.compile(r"<!-- generated: (?P<name>[a-z-]+) -->\n(?P<body>.*?)<!-- /generated -->", re.DOTALL)
+
+VERIFIED: Mapping[str, str] = {
+    "cpu": "trained on in every run of ci/check",
+    "null": "trained on in every run of ci/check (it computes on the CPU)",
+}
+"""Backend -> on what it really ran; a built-in one must say."""
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A Markdown table."""
+    lines = [list(head), *(list(row) for row in rows)]
+    cells = [[cell.replace("|", "\\|").replace("\n", " ") for cell in line] for line in lines]
+    cells.insert(1, ["---"] * len(cells[0]))
+    return "".join("| " + " | ".join(line) + " |\n" for line in cells)
+
+
+def backends() -> str:
+    registry = Registry(RecordedHost(Recording()))
+    rows = []
+    for name in BUILT_IN:
+        backend = registry.load(name)
+        caps = backend.caps
+        talk = caps.collectives or "one process"
+        auto = "only when named" if backend.priority is None else f"priority {backend.priority}"
+        rows.append(
+            (f"`{name}`", ", ".join(caps.frameworks), talk, auto, f"`pip install 'hwal[{backend.extra}]'`", VERIFIED[name])
+        )
+    return table(("--device", "frameworks", "ranks talk over", "auto takes it", "install", "verified"), rows)
+
+
+def train_flags() -> str:
+    _, actions = flags._parser()
+    variables = {setting.flag: setting.variable for setting in env.SETTINGS}
+    rows = []
+    for action in dict.fromkeys(actions.values()):
+        if "--help" in action.option_strings:
+            continue
+        spelling = ", ".join(f"`{text}`" for text in action.option_strings)
+        value = "" if action.nargs == 0 else f" `{action.metavar}`"
+        variable = variables.get(action.option_strings[-1])
+        rows.append((spelling + value, f"`{variable}`" if variable else "", action.help or ""))
+    return table(("flag", "variable", "meaning"), rows)
+
+
+def variables() -> str:
+    return table(("variable", "meaning"), ((f"`{name}`", about) for name, about in env.variables().items()))
+
+
+def exit_codes() -> str:
+    """As `hwal --help` tells them."""
+    section = cli.HELP.partition("exit codes:\n")[2].partition("\n\n")[0]
+    return table(("exit code", "meaning"), re.findall(r"^ +(\d+) +(.+)$", section, re.MULTILINE))
+
+
+TABLES: Mapping[str, Callable[[], str]] = {
+    "backends": backends,
+    "train-flags": train_flags,
+    "variables": variables,
+    "exit-codes": exit_codes,
+}
+
+
+def rewritten(text: str) -> str:
+    """The text with every table as the code has it now. Raises ValueError for a table of unknown name, and for a lost one."""
+    names = [match["name"] for match in BLOCK.finditer(text)]
+    if unknown := sorted(set(names) - set(TABLES)):
+        raise ValueError(f"no such table: {', '.join(unknown)}; there are {', '.join(TABLES)}")
+    if missing := sorted(set(TABLES) - set(names)):
+        raise ValueError(f"it lacks the block <!-- generated: {missing[0]} --> … <!-- /generated -->")
+    return BLOCK.sub(lambda match: f"<!-- generated: {match['name']} -->\n{TABLES[match['name']]()}<!-- /generated -->", text)
+
+
+def main(arguments: list[str]) -> int:
+    if arguments not in ([], ["--check"]):
+        print(__doc__, file=sys.stderr)
+        return 2
+    if not README.exists():
+        print("README.md is missing", file=sys.stderr)
+        return 1
+    text = README.read_text(encoding="utf-8")
+    try:
+        now = rewritten(text)
+    except ValueError as error:
+        print(f"README.md: {error}", file=sys.stderr)
+        return 1
+    if now == text:
+        print("README.md says what the code says")
+        return 0
+    if arguments == ["--check"]:
+        print("README.md's tables are not what the code says: python ci/docs.py", file=sys.stderr)
+        return 1
+    README.write_text(now, encoding="utf-8")
+    print("README.md rewritten")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
