@@ -13,17 +13,19 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
-from hwal.checkpoint import Checkpoints, Position
 from hwal.env import Settings
 from hwal.errors import DeviceError, Preempted, ScriptError
 from hwal.host import Host
-from hwal.preempt import StopRequest
 from hwal.record import Record
-from hwal.reporter import Reporter
 from hwal.topology import Device
 from hwal.values import Caps, Plan, Probe, Process, Target, World
+
+if TYPE_CHECKING:  # what a Runtime holds is imported by the first one made: the command line has none, and a start-up budget
+    from hwal.checkpoint import Checkpoints, Position
+    from hwal.preempt import StopRequest
+    from hwal.reporter import Reporter
 
 T = TypeVar("T")
 
@@ -94,6 +96,10 @@ class Runtime(ABC):
         self.samples = 0
         self.run_seed = job.settings.seed
         self.max_steps: int | None = None
+        from hwal.checkpoint import Checkpoints
+        from hwal.preempt import StopRequest
+        from hwal.reporter import Reporter
+
         self.checkpoints = Checkpoints(job.run_dir / "checkpoints", job.settings.keep)
         self.stop_request = StopRequest()
         self.reporter = Reporter(job.run_dir if self.is_main else None)
@@ -188,6 +194,8 @@ class Runtime(ABC):
         self.reporter.unit = name
 
     def position(self) -> Position:
+        from hwal.checkpoint import Position
+
         return Position(self.run_seed, self.epoch, self.step_in_epoch, self.steps_done, self.samples, self.world_size)
 
     def restore_position(self, position: Position) -> None:
