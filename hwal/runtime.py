@@ -23,9 +23,7 @@ from hwal.topology import Device
 from hwal.values import Caps, Plan, Probe, Process, Target, World
 
 if TYPE_CHECKING:  # what a Runtime holds is imported by the first one made: the command line has none, and a start-up budget
-    from hwal.checkpoint import Checkpoints, Position
-    from hwal.preempt import StopRequest
-    from hwal.reporter import Reporter
+    from hwal.checkpoint import Position
 
 T = TypeVar("T")
 
