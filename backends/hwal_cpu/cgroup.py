@@ -47,8 +47,6 @@ def _folders(groups: str, controller: str) -> Iterator[tuple[int, str]]:
                 mounts[1].append(f"{MOUNT}/{controllers}")
     for version, path in paths.items():
         parts = [part for part in path.split("/") if part]
-        if ".." in parts:  # a group outside this namespace; only the root can be seen
-            parts = []
         for mount in mounts[version]:
             for depth in range(len(parts), -1, -1):
                 yield version, "/".join([mount, *parts[:depth]])

@@ -153,6 +153,6 @@ def _arm(rows: Mapping[str, str]) -> tuple[str | None, str | None]:
 def _number(text: str | None) -> int | None:
     """A decimal or 0x number; None for anything else."""
     try:
-        return int((text or "")[:20], 0)
+        return int(text or "", 0)
     except ValueError:
         return None

@@ -184,6 +184,18 @@ def test_cores_are_a_guess_when_nothing_tells_them() -> None:
     assert (device.threads, device.sources["cores"]) == (16, "guess")
 
 
+def test_siblings_that_leave_out_the_cpu_itself_are_garbled() -> None:
+    """Believing them would lose core 2."""
+    device = changed("graviton3", files={"/sys/devices/system/cpu/cpu0/topology/thread_siblings_list": "2\n"}).devices[0]
+    assert (device.cores, device.sources["cores"]) == (tuple(range(8)), "guess")
+
+
+@pytest.mark.parametrize("garbled", ["5-2\n", "0-\n", "x\n", "0-7,\n", None])
+def test_a_node_whose_cpus_are_unknown_is_not_called_one_without_cpus(garbled: str | None) -> None:
+    files = {"/sys/devices/system/node/node1/cpulist": garbled, "/sys/devices/system/node/node1/meminfo": "x"}
+    assert changed("graviton3", files=files).notes == ()
+
+
 # quotas and limits
 
 
@@ -237,6 +249,17 @@ def test_version_1_without_cpuacct() -> None:
     files = {"/sys/fs/cgroup/cpu/cpu.cfs_quota_us": "100000\n", "/sys/fs/cgroup/memory/jobs/memory.limit_in_bytes": f"{GIB}\n"}
     device = changed("epyc-zen4-2-cores", files=files).devices[0]
     assert (device.threads, device.memory_bytes) == (1, GIB)
+
+
+@pytest.mark.parametrize("meminfo", [None, "", "MemTotal: 0 kB\n", "MemTotal: many kB\n", "MemTotal: 8\n"])
+def test_unknown_memory_is_none_and_a_limit_is_then_all_that_is_known(meminfo: str | None) -> None:
+    files = {"/proc/meminfo": meminfo}
+    unlimited = changed("epyc-zen4-2-cores", files=files)  # version 1's "no limit" is a number, and no size
+    assert unlimited.devices[0].memory_bytes is None
+    assert (unlimited.reason, unlimited.notes) == ("2 cores on 1 NUMA node, AVX512-BF16", ())
+    limited = changed("container-quota-v2", files=files)
+    assert (limited.devices[0].memory_bytes, limited.devices[0].sources["memory_bytes"]) == (2 * GIB, "cgroup")
+    assert limited.notes[-1] == "memory limit 2.0 GiB"
 
 
 # units
