@@ -35,19 +35,31 @@ def watch(optimizers: Any, size: int) -> None:
 
         found = dist.get_world_size() if dist.is_available() and dist.is_initialized() else None
         if found != size:
-            raise apart(size, found)
+            raise apart(size, "there is no process group" if found is None else f"the process group has {found} member(s)")
+        alone = by_accelerate()
+        if alone is not None and alone != size:
+            raise apart(
+                size, f"accelerate counts {alone} process(es)", "ACCELERATE_USE_CPU=true on CPUs; or call hwal.start() first"
+            )
         handle.remove()
 
     handle = optimizers.register_optimizer_step_pre_hook(check)
 
 
-def apart(size: int, found: int | None) -> ScriptError:
-    have = "there is no process group" if found is None else f"the process group has {found} member(s)"
+def by_accelerate() -> int | None:
+    """The world as accelerate sees it, where the script uses it: on CPUs it can make a group of all and then ignore it."""
+    module = sys.modules.get("accelerate.state")
+    state: Any = getattr(getattr(module, "PartialState", None), "_shared_state", None) or {}
+    size: int | None = state.get("num_processes")
+    return size
+
+
+def apart(size: int, have: str, hint: str | None = None) -> ScriptError:
     return ScriptError(
         f"{size} processes were started, but they train apart: {have} at the first optimizer step",
         where="optimizer.step()",
         why=f"every process would train a model of its own on the same data, {size} times over",
-        hint="call hwal.start() first (`with hwal.start() as rt:`), or start one process: -n 1",
+        hint=hint or "call hwal.start() first (`with hwal.start() as rt:`), or start one process: -n 1",
     )
 
 

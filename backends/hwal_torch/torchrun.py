@@ -7,10 +7,14 @@ It reads HWAL_STATE_DIR, leaves its pid there and, when ranks fail, failure.json
 
 from __future__ import annotations
 
+import errno
+import io
 import logging
 import os
+import socket
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +46,18 @@ def _launch(argv: Sequence[str], state_dir: Path) -> Failure | None:
     except ImportError as error:
         return Failure(agent=f"torch cannot be imported: {error}\n  try:   pip install 'hwal[torch]'", usage=True)
     logging.disable(logging.ERROR)  # in this process only: what it would say, hwal says in a few lines
+    said = io.StringIO()
     try:
-        args = run.parse_args(list(argv))
-    except SystemExit as end:  # argparse has printed what is wrong
-        return Failure(agent="torchrun does not understand --engine-args (see above)", usage=True) if end.code else None
+        with redirect_stderr(said):
+            args = run.parse_args(list(argv))
+    except SystemExit as end:  # argparse prints its whole usage and, in the last line, what is wrong
+        if not end.code:
+            return None
+        why = said.getvalue().strip().splitlines()[-1].partition("error: ")[2]
+        hint = "hwal train --engine torchrun --engine-args=--help … lists them"
+        return Failure(agent=f"torchrun refuses --engine-args: {why}\n  where: --engine-args\n  try:   {hint}", usage=True)
+    if _is_taken(args):
+        return Failure(agent=_port_taken(args.rdzv_endpoint, "on one machine this run would have to serve it"))
     args.log_dir = args.log_dir or str(state_dir / "torchrun")
     if getattr(args, "shutdown_timeout", 0) == run.get_args_parser().get_default(
         "shutdown_timeout"
@@ -64,24 +76,38 @@ def _exit(rank: int, failure: Any) -> Exit:
     return Exit(rank, failure.pid, failure.exitcode, float(failure.timestamp))
 
 
+def _is_taken(args: Any) -> bool:
+    """Whether a single machine's rendezvous port belongs to another program: torch would ask that one for minutes."""
+    _, _, port = args.rdzv_endpoint.rpartition(":")
+    if args.nnodes not in ("1", "1:1") or args.rdzv_backend != "c10d" or not port.isdigit() or port == "0":
+        return False
+    with socket.socket(socket.AF_INET6 if socket.has_ipv6 else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that was just left is free
+        try:
+            probe.bind(("", int(port)))
+        except OSError as error:
+            return error.errno == errno.EADDRINUSE
+    return False
+
+
+def _port_taken(endpoint: str, why: str) -> str:
+    hint = "another port in --engine-args, or none: hwal finds a free one"
+    return f"the port of {endpoint} is in use by another program\n  where: --engine torchrun\n  why:   {why}\n  try:   {hint}"
+
+
 def _explain(error: Exception, args: Any) -> str:
     """Why no rank could be started, or the ranks could not meet."""
     text = f"{type(error).__name__}: {error}"
     endpoint = args.rdzv_endpoint or f"{args.master_addr}:{args.master_port}"
     lower = text.lower()
+    first = text.splitlines()[0]
     if "eaddrinuse" in lower or "address already in use" in lower:
-        what, hint = (
-            f"the port of {endpoint} is in use by another program",
-            "another port in --engine-args, or none: hwal finds a free one",
-        )
-    elif "rendezvous" in lower or "timed out" in lower or "timeout" in lower:
-        what, hint = (
-            f"the machines did not meet at {endpoint}",
-            "start hwal on every machine, with an endpoint that all of them reach",
-        )
+        return _port_taken(endpoint, first)
+    if "rendezvous" in lower or "timed out" in lower or "timeout" in lower:
+        what, hint = f"the machines did not meet at {endpoint}", "start hwal on every machine, with an endpoint that all reach"
     else:
         what, hint = "torchrun could not start the ranks", "hwal train --dry-run shows what was started"
-    return f"{what}\n  where: --engine torchrun\n  why:   {text.splitlines()[0]}\n  try:   {hint}"
+    return f"{what}\n  where: --engine torchrun\n  why:   {first}\n  try:   {hint}"
 
 
 if __name__ == "__main__":

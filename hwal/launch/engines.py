@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hwal.env import PLAN, RUN_DIR
 from hwal.errors import OutputError, UsageError
+from hwal.launch.world import read_world
 from hwal.values import Command, Launch
 
 RUNNERS: Mapping[str, str] = {"direct": "hwal.launch.direct", "torchrun": "hwal.launch.torchrun"}
@@ -21,8 +22,9 @@ def run(launch: Launch) -> int:
     """Starts what `launch` says and returns hwal's exit code; `direct` becomes the worker and does not return."""
     if launch.engine not in RUNNERS:
         raise UsageError(f"engine {launch.engine!r} cannot be run", hint=f"--engine {' or '.join(RUNNERS)}")
-    for note in launch.notes:
-        print(f"hwal: note: {note}", file=sys.stderr)
+    if read_world(os.environ).rank == 0:  # each rank of a world that it joins gets here
+        for note in launch.notes:
+            print(f"hwal: note: {note}", file=sys.stderr)
     launch = replace(launch, commands=tuple(_short(command) for command in launch.commands))
     engine = import_module(RUNNERS[launch.engine])
     code: int = engine.run(launch, os.environ)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hwal.errors import EXIT_FAILED, EXIT_PREEMPTED, EXIT_USAGE, RecordError
+from hwal.errors import EXIT_FAILED, EXIT_USAGE, RecordError
 from hwal.record import Record
 
 FAILURE = "failure.json"
@@ -186,7 +186,3 @@ def _tail(log: Path | None) -> Sequence[str]:
         return log.read_text(encoding="utf-8", errors="replace").splitlines()[-LINES:] if log else ()
     except OSError:
         return ()
-
-
-def was_preempted(outcomes: Mapping[int, Outcome]) -> bool:
-    return any(outcome.preempted or outcome.exit == EXIT_PREEMPTED for outcome in outcomes.values())

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -23,6 +24,7 @@ from hwal.launch.lifeline import LAUNCHER, leave_pid
 from hwal.values import Command, Launch
 
 TICK = 0.2  # seconds between two looks at the signals
+ECHO = 0.5  # seconds in which a second signal is the same one: a wrapper passes on what the terminal sent to both
 STOPS = ("SIGTERM", "SIGINT", "SIGUSR1")
 
 
@@ -46,6 +48,9 @@ def run(launch: Launch, environ: Mapping[str, str]) -> int:
     finally:
         if not given:
             shutil.rmtree(state_dir, ignore_errors=True)
+        for folder in (logs, logs.parent):  # a run that never came to write anything leaves nothing
+            with suppress(OSError):
+                folder.rmdir()
 
 
 class _Signals:
@@ -54,6 +59,7 @@ class _Signals:
     def __init__(self) -> None:
         self.first: str | None = None
         self.count = 0
+        self._last = 0.0
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> _Signals:
@@ -68,7 +74,12 @@ class _Signals:
             signal.signal(number, handler)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self.first = self.first or signal.Signals(number).name
+        now = time.monotonic()
+        if self.first is None:
+            self.first = signal.Signals(number).name
+        elif now - self._last < ECHO:
+            return
+        self._last = now
         self.count += 1
 
 
@@ -120,8 +131,9 @@ def _conclude(code: int, command: Command, state_dir: Path, logs: Path, signals:
     """hwal's exit code; what went wrong is printed."""
     outcomes = outcome.read_outcomes(state_dir)
     failure = outcome.read_failure(state_dir) or outcome.Failure()
-    if code == 0:
-        return EXIT_PREEMPTED if outcome.was_preempted(outcomes) else EXIT_OK
+    saved = [left.preempted for left in outcomes.values()]
+    if code == 0 or (saved and all(saved)):
+        return EXIT_PREEMPTED if any(saved) else EXIT_OK
     if signals.count > 1:
         _say("all ranks were ended; the last finished checkpoint is whole")
         return EXIT_FAILED

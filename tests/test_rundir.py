@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hwal.env import Settings
+from hwal.errors import OutputError
+from hwal.rundir import choose_run_dir, make_run_dir
+from hwal.values import World
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def choose(stem: str = "train", world: World | None = None, environ: dict[str, str] | None = None, **settings: str) -> Path:
+    return choose_run_dir(Settings(**settings), stem, world or World(), environ or {})  # type: ignore[arg-type]
+
+
+def test_the_first_free_name() -> None:
+    assert choose() == Path("runs/train")
+    make_run_dir(Path("runs/train"))
+    assert choose() == Path("runs/train")  # an empty folder holds no run
+    for number, trace in enumerate(("metrics.jsonl", "plan.json"), 2):
+        (choose() / trace).parent.mkdir(parents=True, exist_ok=True)
+        (choose() / trace).write_text("")
+        assert choose() == Path(f"runs/train-{number}")
+    Path("runs/train-3").write_text("a file in its place")
+    assert choose() == Path("runs/train-4")
+
+
+def test_what_is_said_counts() -> None:
+    assert choose(out="here", resume="there") == Path("here")
+    assert choose(resume="there") == Path("there")
+    assert choose(environ={"HWAL_RUN_DIR": "x"}, out="here") == Path("x")
+    assert choose("../../etc/pass wd") == Path("runs/etc-pass-wd")
+    assert choose("..") == Path("runs/run")
+
+
+def test_ranks_of_a_foreign_world_agree_without_asking_the_disk() -> None:
+    environ = {"TORCHELASTIC_RUN_ID": "my job/1"}
+    folders = set()
+    for rank in range(2):
+        world = World(rank, 2, rank, 2, "torchrun", "127.0.0.1", 1234)
+        folders.add(choose(world=world, environ=environ))
+        make_run_dir(Path("runs/train-my-job-1"))
+        Path("runs/train-my-job-1/metrics.jsonl").write_text("")  # the first rank is quicker
+    assert folders == {Path("runs/train-my-job-1")}
+
+
+def test_a_folder_that_cannot_be_made_or_written() -> None:
+    Path("file").write_text("")
+    with pytest.raises(OutputError, match="is a file"):
+        make_run_dir(Path("file"))
+    with pytest.raises(OutputError, match="cannot be written"):
+        make_run_dir(Path("file/below"))
+    with pytest.raises(OutputError):
+        make_run_dir(Path("/proc/hwal"))
+    make_run_dir(Path("a/b"))
+    assert list(Path("a/b").iterdir()) == []
