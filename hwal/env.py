@@ -8,11 +8,11 @@ the launcher tells its ranks.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, fields
 from typing import Any
 
 from hwal.errors import UsageError, nearest
-from hwal.record import Record
+from hwal.record import Record, dataclass
 
 PREFIX = "HWAL_"
 
@@ -70,6 +70,8 @@ def micro_batch(text: str) -> int | str:
 
 
 def one_of(*names: str) -> Callable[[str], str]:
+    """A parser that takes these names only, and names the nearest when it refuses."""
+
     def parse(text: str) -> str:
         if text not in names:
             near = nearest(text, names)

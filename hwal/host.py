@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from pathlib import Path
 
 from hwal.errors import UsageError
-from hwal.record import Record
+from hwal.record import Record, dataclass
 
 RECORDING = "host.json"
 

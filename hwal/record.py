@@ -10,12 +10,18 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from math import isfinite
 from types import NoneType, UnionType
-from typing import Any, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from hwal.errors import RecordError, nearest
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass as dataclass
+else:
+    # Record has __eq__, __hash__ and __repr__ once for all: compiling them anew for each class is half of what a class costs.
+    dataclass = partial(dataclasses.dataclass, eq=False, repr=False)
 
 T = TypeVar("T")
 
@@ -45,13 +51,26 @@ class FrozenMapping(Mapping[str, T]):
 
 
 class Record:
-    """Inherit, and decorate with `@dataclass(frozen=True)`. Mappings are copied and made read-only."""
+    """Inherit, and decorate with this module's `@dataclass(frozen=True)`. Mappings are copied and made read-only."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
             if isinstance(value, dict):
                 object.__setattr__(self, field.name, FrozenMapping(value))
+
+    def __eq__(self, other: object) -> bool:
+        return self._values() == other._values() if type(other) is type(self) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._values())
+
+    def __repr__(self) -> str:
+        fields = dataclasses.fields(self)  # type: ignore[arg-type]
+        return f"{type(self).__qualname__}({', '.join(f'{field.name}={getattr(self, field.name)!r}' for field in fields)})"
+
+    def _values(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, field.name) for field in dataclasses.fields(self))  # type: ignore[arg-type]
 
     def to_dict(self) -> dict[str, Any]:
         return {name: _plain(getattr(self, field.name)) for name, field in _fields(type(self)).items()}

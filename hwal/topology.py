@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
-from hwal.record import Record
+from hwal.record import Record, dataclass
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import Any, Literal
 
 from hwal.env import Settings
 from hwal.errors import PlanError, RecordError, TargetError, nearest
-from hwal.record import Record
+from hwal.record import Record, dataclass
 from hwal.topology import Device, Link, Topology
 
 AUTO = "auto"
@@ -85,6 +85,8 @@ class Probe(Record):
 
 @dataclass(frozen=True)
 class PassedOver(Record):
+    """A backend that auto did not take, and why."""
+
     backend: str
     why: str
 
