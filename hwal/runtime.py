@@ -332,7 +332,10 @@ class Backend(ABC):
 def guard_spawned() -> None:
     """Raises ScriptError in a child that multiprocessing spawned: the script's top level ran again there."""
     process = sys.modules.get("multiprocessing.process")
-    if process is not None and process.parent_process() is not None:
+    if process is None:
+        return
+    # A spawned child imports the script before multiprocessing calls it a child: `_inheriting` is all there is by then.
+    if process.parent_process() is not None or getattr(process.current_process(), "_inheriting", False):
         raise ScriptError(
             "hwal.start() was called in a child process",
             why="a DataLoader worker or another spawned process imports the script again, and its top level calls start()",
