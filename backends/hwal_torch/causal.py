@@ -82,9 +82,9 @@ def find_model(name: str) -> Source:
                 hint=f"copy tokenizer.json and tokenizer_config.json of that model into {path}",
             )
         return Source(name, path, trained, own_tokenizer)
-    near = nearest(name, [*PRESETS, *_siblings(path)])
+    near = nearest(path.name, [*PRESETS, *_siblings(path)])
     why = "hwal downloads nothing: fetch a model's folder first, and name the folder" if "/" in name else None
-    hint = f"--model {path.parent / near if near not in PRESETS and path.parent != Path() else near}" if near else None
+    hint = f"--model {near if near in PRESETS else path.parent / near}" if near else None
     raise UsageError(f"no model {name!r}: neither a preset ({', '.join(PRESETS)}) nor a path", where=where, why=why, hint=hint)
 
 

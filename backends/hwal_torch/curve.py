@@ -17,6 +17,7 @@ Points = Sequence[tuple[int, float]]
 
 WIDEST = 80  # columns
 HEIGHT = 10  # rows
+LABEL = 8  # columns
 DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # a braille letter's dots: column, row -> bit
 BRAILLE = 0x2800
 
@@ -86,11 +87,6 @@ def draw(curve: Curve, columns: int = WIDEST, rows: int = HEIGHT, dots: bool = T
     """
     if len(curve.train) < 2:
         return ""
-    values = [value for _, value in (*curve.train, *curve.evals)]
-    low, high = min(values), max(values)
-    labels = [f"{high - (high - low) * row / (rows - 1):.2f}" for row in range(rows)]
-    margin = max(map(len, labels))
-    wide = max(columns - margin - 3, 10)
     across, down = (2, 4) if dots else (1, 1)
     first, last = curve.train[0][0], curve.train[-1][0]
 
@@ -100,24 +96,29 @@ def draw(curve: Curve, columns: int = WIDEST, rows: int = HEIGHT, dots: bool = T
     def depth(value: float, cells: int) -> int:
         return round((high - value) / ((high - low) or 1) * (cells - 1))
 
+    wide = max(columns - LABEL - 3, 10)
+    means = _means((at(step, wide * across), value) for step, value in curve.train)
+    evals = [(step, value) for step, value in curve.evals if first <= step <= last]
+    values = [value for _, value in (*means, *evals)]
+    low, high = min(values), max(values)
+    labels = [f"{high - (high - low) * row / (rows - 1):#.3g}" for row in range(rows)]
     grid = [[0] * wide for _ in range(rows)]
     before: int | None = None
-    for x, value in _means((at(step, wide * across), value) for step, value in curve.train):
+    for x, value in means:
         y = depth(value, rows * down)
         span = range(y, y + 1) if before is None else range(min(before + (y > before), y), max(before - (y < before), y) + 1)
         for dot in span:
             grid[dot // down][x // across] |= DOTS[x % across][dot % down] if dots else 1
         before = y
     picture = [[chr(BRAILLE + cell) if dots and cell else "*" if cell else " " for cell in line] for line in grid]
-    for step, value in curve.evals:
-        if first <= step <= last:
-            picture[depth(value, rows)][at(step, wide)] = "●" if dots else "o"
+    for step, value in evals:
+        picture[depth(value, rows)][at(step, wide)] = "●" if dots else "o"
     bar, corner, line = ("┤", "└", "─") if dots else ("|", "+", "-")
-    lines = [f"{label:>{margin}} {bar}{''.join(cells)}".rstrip() for label, cells in zip(labels, picture, strict=True)]
-    lines.append(f"{'':>{margin}} {corner}{line * wide}")
-    legend = ("⣀ loss" if dots else "* loss") + (f"   {'●' if dots else 'o'} eval_loss" if curve.evals else "")
-    foot = f"{first:<8}{legend:^{max(wide - 16, 1)}}{last:>8}"
-    lines.append(f"{'':>{margin}}  {foot}".rstrip())
+    lines = [f"{label:>{LABEL}} {bar}{''.join(cells)}".rstrip() for label, cells in zip(labels, picture, strict=True)]
+    lines.append(f"{'':>{LABEL}} {corner}{line * wide}")
+    legend = ("⣀ loss" if dots else "* loss") + (f"   {'●' if dots else 'o'} eval_loss" if evals else "")
+    between = wide - len(f"{first}{last}")
+    lines.append(f"{'':>{LABEL}}  {first}{legend if len(legend) < between else '':^{between}}{last}")
     return "\n".join(lines)
 
 
