@@ -212,10 +212,6 @@ class KerasDouble(KerasRuntime):
         if self.stop_request:
             self.preempt()
 
-    def epoch_done(self) -> None:
-        self.epoch += 1
-        self.step_in_epoch = 0
-
     def feed(self, data: Any, train: bool = True) -> Any:
         return Feed(self, data, train)
 
