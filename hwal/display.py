@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from time import monotonic
@@ -66,8 +65,10 @@ class SilentDisplay(Display):
     """No progress; what is said is still printed."""
 
     def __init__(self, stream: TextIO) -> None:
+        from threading import RLock  # the command line imports this module too, and draws nothing
+
         self._stream = stream
-        self._lock = threading.RLock()
+        self._lock = RLock()
 
     def update(self, step: int, total: int | None, loss: Any, rate: float, unit: str) -> None:
         pass
@@ -118,8 +119,10 @@ class BarDisplay(Display):
     """A rich progress bar. rich is imported when the first step is done; before that there is nothing to draw."""
 
     def __init__(self, stream: TextIO) -> None:
+        from threading import Lock
+
         self._stream = stream
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._pace = Pace()
         self._bar: Progress | None = None
         self._task: TaskID | None = None

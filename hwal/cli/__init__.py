@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -44,6 +45,8 @@ examples:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit code. Prints a HwalError without a traceback."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    collecting = gc.isenabled()
+    gc.disable()  # a start-up makes no garbage worth looking for, and looking costs a twentieth of it
     try:
         code = _run(arguments)
         sys.stdout.flush()
@@ -55,6 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, `head` say, had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at its end
         return EXIT_OK
+    finally:
+        if collecting:
+            gc.enable()
     return code
 
 

@@ -13,7 +13,7 @@ from hwal.runtime import Backend
 from hwal.values import AUTO, Choice, HostFacts, Probe, Target
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)  # each of these costs a start-up 0.1 ms
 class Survey:
     """`choice` is the one that a document brought along, None when it is still to be made."""
 

@@ -41,6 +41,7 @@ def make_plan(choice: Choice, caps: Caps, request: Request, framework: Decision,
 
 
 def check_framework(framework: Decision, caps: Caps, backend: str) -> None:
+    """Raises VersionError when the backend has no runtime for the framework."""
     if framework.value not in caps.frameworks:
         there = " and ".join(caps.frameworks) or "none"
         raise VersionError(

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from hwal.errors import DeviceError, PlanError
+from hwal.record import Record, dataclass
 from hwal.topology import Device
 from hwal.values import Caps, Choice, Process
 
 
 @dataclass(frozen=True)
-class Layout:
+class Layout(Record):
     """The devices in use, the processes on them, and what the user should know about both."""
 
     devices: tuple[Device, ...]
