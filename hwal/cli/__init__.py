@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 
 from hwal import __version__
@@ -95,6 +95,17 @@ def _unknown(first: str, rest: list[str]) -> UsageError:
         f"unknown command {first!r}; there are {', '.join(COMMANDS)}",
         where=f"hwal {first}",
         hint=f"did you mean {near}?" if near else "hwal --help",
+    )
+
+
+def unknown_argument(prog: str, token: str, flags: Iterable[str]) -> UsageError:
+    """The error for a flag, or a word, that a command does not know."""
+    name = token.partition("=")[0]
+    if not name.startswith("-"):
+        return UsageError(f"{prog} takes no {name!r}", where=f"{prog} … {name}", hint=f"{prog} --help")
+    near = nearest(name, [flag for flag in flags if flag.startswith("--")]) if name.startswith("--") else None
+    return UsageError(
+        f"unknown flag {name}", where=f"{prog} … {token}", hint=f"did you mean {near}?" if near else f"{prog} --help"
     )
 
 

@@ -1,26 +1,50 @@
-"""The flags of `hwal train`, and where on its command line the script begins. A test freezes their set."""
+"""The flags of `hwal train`, and where on its command line the script begins. A test freezes their set.
+
+The line is read here and not by argparse, which would hand the script's flags to hwal or read hwal's as the script's, and
+which a run that needs no help need not even import.
+"""
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hwal.cli.parser import Parser, typed, unknown_argument, verbatim
-from hwal.env import SETTINGS, number, one_of, positive
+from hwal.cli import unknown_argument
+from hwal.env import SETTINGS, Setting, number, one_of, positive, switch
 from hwal.errors import UsageError
 
-GROUPS: Mapping[str, tuple[str, ...]] = {
+PROG = "hwal train"
+SHORT: Mapping[str, str] = {"-n": "--processes", "-h": "--help"}
+BARE = "\0"  # --resume with nothing after it
+OPTIMIZERS = ("adamw", "adafactor", "adamw8bit", "sgd")
+
+WHERE = (
+    Setting("device", str, "D", "auto, or a backend and which of its devices: cpu, cuda:0,2 (default auto)"),
+    Setting("processes", positive, "N", "how many processes (default: one a device)"),
+    Setting("engine", str, "E", "auto, direct or torchrun: what starts the processes (default auto)"),
+    Setting("engine_args", str, "'…'", "handed to the engine as they are"),
+    Setting("framework", str, "F", "torch or keras (default: what SCRIPT imports)"),
+    Setting("dry_run", switch, "", "print what would be started, as JSON, and stop"),
+    Setting("plan", str, "FILE", "do what this file says: a run's plan.json, or the output of --dry-run"),
+)
+RECIPE = (
+    Setting("model", str, "M", "tiny, small, gpt2, or the folder of a transformers model or config (default tiny)"),
+    Setting("data", str, "PATH", "text to learn: a file or a folder of them (default: English that comes with Python)"),
+    Setting("steps", positive, "N", "optimizer steps"),
+    Setting("seq_len", positive, "N", "tokens a sample"),
+    Setting("lr", number, "X", "peak learning rate"),
+    Setting("optimizer", one_of(*OPTIMIZERS), "O", ", ".join(OPTIMIZERS)),
+    Setting("save_every", positive, "N", "steps between checkpoints"),
+    Setting("eval_every", positive, "N", "steps between evaluations"),
+)
+SETTING_GROUPS: Mapping[str, tuple[str, ...]] = {
     "the curve": ("global_batch", "virtual_ranks", "deterministic", "seed", "on_nan"),
     "how it is computed": ("precision", "strategy", "micro_batch", "grad_checkpoint", "compile", "no_fallback"),
     "files and time": ("out", "resume", "keep", "hang_timeout", "start_timeout"),
 }
 """Title in --help -> fields of Settings."""
-
-OPTIMIZERS = ("adamw", "adafactor", "adamw8bit", "sgd")
-BARE = "\0"  # --resume with nothing after it
 
 EPILOG = """\
 Flags go before SCRIPT; what follows SCRIPT is the script's. Each flag under "the curve", "how it is
@@ -40,131 +64,118 @@ examples:
 
 @dataclass(frozen=True, eq=False, repr=False)  # each of these costs a start-up 0.1 ms
 class Given:
-    """The command line, read: the flags before SCRIPT, SCRIPT, and what is the script's."""
+    """The command line, read.
 
-    flags: argparse.Namespace
+    `flags` maps the name of each flag given (`seq_len`) to its value, the recipe's own to its text; `arguments` are the
+    script's. `help` is set when --help was among the flags.
+    """
+
+    flags: Mapping[str, Any]
     script: str | None
     arguments: tuple[str, ...]
+    help: bool = False
+
+
+def groups() -> dict[str, tuple[Setting, ...]]:
+    """Every flag but --help, under its title."""
+    rows = {row.field: row for row in SETTINGS}
+    settings = {title: tuple(rows[field] for field in fields) for title, fields in SETTING_GROUPS.items()}
+    return {"where it runs": WHERE, **settings, "the built-in recipe (without SCRIPT)": RECIPE}
 
 
 def read(argv: Sequence[str]) -> Given:
-    """Raises UsageError, naming the nearest flag for an unknown one; parser.Exit when --help was printed."""
-    parser, actions = _parser()
-    own, rest = _split(parser.prog, argv, actions)
-    flags = parser.parse_args(own)
+    """Splits a command line at SCRIPT and reads the flags before it.
+
+    Raises UsageError for an unknown flag, naming the nearest, and for a value that is missing or wrong.
+    """
+    rows = {row.flag: row for group in groups().values() for row in group}
+    flags: dict[str, Any] = {}
+    at = 0
+    while at < len(argv):
+        token = argv[at]
+        if token == "--" or not token.startswith("-") or token == "-":
+            at += token == "--"
+            break
+        at += 1
+        name, joined, value = token.partition("=")
+        if token.startswith("-n") and name not in SHORT:  # -n4
+            name, joined, value = "-n", "=", token[2:]
+        shown, name = name, SHORT.get(name, name)
+        if name == "--help":
+            return Given(flags, None, (), help=True)
+        row = rows.get(name)
+        if row is None:
+            raise unknown_argument(PROG, token, rows)
+        if not row.metavar:
+            if joined:
+                raise UsageError(f"{shown} takes no value", where=f"{PROG} … {token}", hint=shown)
+            flags[row.field] = True
+            continue
+        if not joined:
+            following = argv[at] if at < len(argv) else "--"
+            is_value = following != "--" and SHORT.get(following, following).partition("=")[0] not in rows
+            if row.field == "resume" and (not is_value or following.startswith("-") or _is_script(following)):
+                flags[row.field] = BARE
+                continue
+            if not is_value:
+                hint = f"{shown} {row.metavar}: {row.help}"
+                raise UsageError(f"{shown} needs a value", where=f"{PROG} … {shown}", hint=hint)
+            value = following
+            at += 1
+        flags[row.field] = _value(row, shown, value)
+    rest = argv[at:]
     return Given(flags, rest[0] if rest else None, tuple(rest[1:]))
 
 
-def flag_names() -> tuple[str, ...]:
-    return tuple(_parser()[1])
-
-
-def recipe_arguments(flags: argparse.Namespace, script: str | None) -> tuple[str, ...]:
+def recipe_arguments(given: Given) -> tuple[str, ...]:
     """The recipe's own flags as its argv. Raises UsageError when there are any beside a script."""
-    given = [(f"--{name.replace('_', '-')}", getattr(flags, name)) for name in RECIPE if getattr(flags, name) is not None]
-    if given and script is not None:
-        flag, value = given[0]
+    own = [(row.flag, given.flags[row.field]) for row in RECIPE if row.field in given.flags]
+    if own and given.script is not None:
+        flag, value = own[0]
         raise UsageError(
             f"{flag} is the built-in recipe's, and there is a script",
-            where=f"hwal train {flag} {value} … {script}",
-            hint=f"if it is the script's, it goes behind: hwal train {script} {flag} {value}",
+            where=f"{PROG} {flag} {value} … {given.script}",
+            hint=f"if it is the script's, it goes behind: {PROG} {given.script} {flag} {value}",
         )
-    return tuple(part for pair in given for part in pair)
+    return tuple(part for pair in own for part in pair)
 
 
-RECIPE: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
-    "model": ("M", str, "tiny, small, gpt2, or the folder of a transformers model or config (default tiny)"),
-    "data": ("PATH", str, "text to learn: a file or a folder of them (default: English that comes with Python)"),
-    "steps": ("N", positive, "optimizer steps"),
-    "seq_len": ("N", positive, "tokens a sample"),
-    "lr": ("X", number, "peak learning rate"),
-    "optimizer": ("O", one_of(*OPTIMIZERS), ", ".join(OPTIMIZERS)),
-    "save_every": ("N", positive, "steps between checkpoints"),
-    "eval_every": ("N", positive, "steps between evaluations"),
-}
-"""Flag of the recipe -> metavar, how its text is checked, help."""
+def help_text() -> str:
+    """What --help prints."""
+    from hwal.cli.parser import Parser
 
-
-def _parser() -> tuple[Parser, dict[str, argparse.Action]]:
-    """The parser, and its flags: each spelling -> what it does."""
     parser = Parser(
         "train",
         "Trains SCRIPT, or without one the built-in language model, on the device(s) here.",
         "[flags] [SCRIPT [the script's own arguments]]",
         EPILOG,
     )
-    actions = list(parser._actions)
-    where = parser.add_argument_group("where it runs")
-    actions += [
-        where.add_argument(
-            "--device", metavar="D", help="auto, or a backend and which of its devices: cpu, cuda:0,2 (default auto)"
-        ),
-        where.add_argument("-n", "--processes", type=typed(positive), metavar="N", help="processes (default: one a device)"),
-        where.add_argument("--engine", metavar="E", help="auto, direct or torchrun: what starts the processes (default auto)"),
-        where.add_argument("--engine-args", metavar="'…'", help="handed to the engine as they are"),
-        where.add_argument("--framework", metavar="F", help="torch or keras (default: what SCRIPT imports)"),
-        where.add_argument("--dry-run", action="store_true", help="print what would be started, as JSON, and stop"),
-        where.add_argument(
-            "--plan", metavar="FILE", help="do what this file says: a run's plan.json, or the output of --dry-run"
-        ),
-    ]
-    rows = {setting.field: setting for setting in SETTINGS}
-    for title, fields in GROUPS.items():
+    for title, rows in groups().items():
         group = parser.add_argument_group(title)
-        for field in fields:
-            row = rows[field]
-            if field == "resume":
-                actions.append(group.add_argument(row.flag, nargs="?", const=BARE, metavar=row.metavar, help=row.help))
-            elif row.metavar:
-                actions.append(group.add_argument(row.flag, type=typed(row.parse), metavar=row.metavar, help=row.help))
+        for row in rows:
+            spellings = [*(short for short, long in SHORT.items() if long == row.flag), row.flag]
+            if row.metavar:
+                group.add_argument(*spellings, metavar=row.metavar, nargs="?" if row.field == "resume" else None, help=row.help)
             else:
-                actions.append(group.add_argument(row.flag, action="store_const", const=True, help=row.help))
-    recipe = parser.add_argument_group("the built-in recipe (without SCRIPT)")
-    for name, (metavar, check, text) in RECIPE.items():
-        flag = f"--{name.replace('_', '-')}"
-        actions.append(recipe.add_argument(flag, type=verbatim(check), metavar=metavar, help=text))
-    return parser, {spelling: action for action in actions for spelling in action.option_strings}
+                group.add_argument(*spellings, action="store_true", help=row.help)
+    return parser.format_help()
 
 
-def _split(prog: str, argv: Sequence[str], actions: Mapping[str, argparse.Action]) -> tuple[list[str], list[str]]:
-    """hwal's own flags, each joined to its value, and the rest, which begins with SCRIPT.
+def spellings() -> Iterator[str]:
+    """Every way to write a flag, as --help lists them."""
+    yield from ("-h", "--help")
+    for rows in groups().values():
+        for row in rows:
+            yield from (short for short, long in SHORT.items() if long == row.flag)
+            yield row.flag
 
-    argparse cannot do this: it would hand the script's flags to hwal, or read hwal's as the script's.
-    """
-    own: list[str] = []
-    at = 0
-    while at < len(argv):
-        token = argv[at]
-        if token == "--":
-            return own, list(argv[at + 1 :])
-        if not token.startswith("-") or token == "-":
-            return own, list(argv[at:])
-        name, joined, value = token.partition("=")
-        if name not in actions and token.startswith("-n") and not token.startswith("--"):
-            name, joined, value = "-n", "=", token[2:].removeprefix("=")
-        action = actions.get(name)
-        if action is None:
-            raise unknown_argument(prog, token, actions)
-        at += 1
-        if action.nargs == 0:
-            if joined:
-                raise UsageError(f"{name} takes no value", where=f"{prog} … {token}", hint=name)
-            own.append(name)
-            continue
-        if not joined:
-            following = argv[at] if at < len(argv) else None
-            usable = following is not None and following != "--" and following.partition("=")[0] not in actions
-            if action.nargs == "?" and (not usable or following.startswith("-") or _is_script(following)):  # type: ignore[union-attr,arg-type]
-                own.append(name)
-                continue
-            if not usable:
-                raise UsageError(
-                    f"{name} needs a value", where=f"{prog} … {name}", hint=f"{name} {action.metavar}: {action.help}"
-                )
-            value = str(following)
-            at += 1
-        own.append(f"{action.option_strings[-1]}={value}")
-    return own, []
+
+def _value(row: Setting, shown: str, text: str) -> Any:
+    try:
+        value = row.parse(text)
+    except ValueError as error:
+        raise UsageError(f"{shown} {text!r}: {error}", where=PROG, hint=f"{PROG} --help") from None
+    return text if row in RECIPE else value
 
 
 def _is_script(text: str) -> bool:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn
 
-from hwal.errors import UsageError, nearest
-
-T = TypeVar("T")
+from hwal.cli import unknown_argument
+from hwal.errors import UsageError
 
 
 class Exit(Exception):
@@ -42,36 +40,3 @@ class Parser(argparse.ArgumentParser):
             raise unknown_argument(self.prog, unknown.split()[0], flags)
         text = message.removeprefix("argument ").replace(": '", " '", 1)  # --seed: 'x': must be … -> --seed 'x': must be …
         raise UsageError(text, where=self.prog, hint=f"{self.prog} --help")
-
-
-def unknown_argument(prog: str, token: str, flags: Iterable[str]) -> UsageError:
-    """The error for a flag, or a word, that a command does not know."""
-    name = token.partition("=")[0]
-    if not name.startswith("-"):
-        return UsageError(f"{prog} takes no {name!r}", where=f"{prog} … {name}", hint=f"{prog} --help")
-    near = nearest(name, [flag for flag in flags if flag.startswith("--")]) if name.startswith("--") else None
-    return UsageError(
-        f"unknown flag {name}", where=f"{prog} … {token}", hint=f"did you mean {near}?" if near else f"{prog} --help"
-    )
-
-
-def typed(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """`parse` for argparse, which drops a ValueError's own words."""
-
-    def read(text: str) -> T:
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
-
-    return read
-
-
-def verbatim(parse: Callable[[str], Any]) -> Callable[[str], str]:
-    """As typed, but the text is passed on as it was."""
-
-    def read(text: str) -> str:
-        typed(parse)(text)
-        return text
-
-    return read

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from hwal.choose import choose
 from hwal.cli import show, tell
-from hwal.cli.flags import BARE, Given, read, recipe_arguments
-from hwal.cli.parser import Exit
+from hwal.cli.flags import BARE, Given, help_text, read, recipe_arguments
 from hwal.cli.survey import Survey, survey
 from hwal.display import progress_mode
 from hwal.env import DEVICE, SETTINGS, TOPOLOGY, Settings, strangers
@@ -32,15 +31,15 @@ NOT_THE_SCRIPTS = ("--device", "-n", "--processes", "--engine", "--strategy", "-
 
 
 def main(argv: Sequence[str]) -> int:
-    try:
-        given = read(argv)
-    except Exit:
+    given = read(argv)
+    if given.help:
+        show(help_text())
         return EXIT_OK
     environ = os.environ
     progress_mode(environ)  # a wrong one is told now, not by every rank
     world = read_world(environ)
     request, notes = _request(given, environ)
-    found = survey(environ.get(TOPOLOGY) or None, given.flags.device or environ.get(DEVICE) or AUTO)
+    found = survey(environ.get(TOPOLOGY) or None, given.flags.get("device") or environ.get(DEVICE) or AUTO)
     request = replace(request, target=found.target)
     source = None if request.script is None else read_source(request.script)
     choice, plan = _plan(request, found, source, world)
@@ -48,9 +47,9 @@ def main(argv: Sequence[str]) -> int:
     run_dir = choose_run_dir(request.settings, _stem(request.script), world, environ)
     launch = build(plan, request, backend.environment(plan), world, environ, run_dir)
     if world.rank == 0:
-        notes += (*plan.notes, *(launch.notes if given.flags.dry_run else ()))  # else the engine prints its own
+        notes += (*plan.notes, *(launch.notes if given.flags.get("dry_run") else ()))  # else the engine prints its own
         tell("\n".join(_story(choice, plan, launch, run_dir, (*notes, *strangers(environ)))))
-    if given.flags.dry_run:
+    if given.flags.get("dry_run"):
         document = {"choice": choice.to_dict(), "plan": plan.to_dict(), "launch": launch.to_dict()}
         utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
         show(json.dumps(document, indent=2, ensure_ascii=not utf8, allow_nan=False))
@@ -67,19 +66,18 @@ def _request(given: Given, environ: Mapping[str, str]) -> tuple[Request, tuple[s
     """The Request, its target still open, and what should be told about it."""
     flags, script = given.flags, given.script
     settings, notes = _settings(given, environ)
-    arguments = given.arguments or recipe_arguments(flags, script)
-    recipe_arguments(flags, script)
+    own = recipe_arguments(given)
     late = [name for name in given.arguments if name in NOT_THE_SCRIPTS]
     if late:
         notes += (f"{late[0]} stands behind {script} and goes to it; hwal's own flags go before",)
     request = Request(
         script=script,
-        arguments=arguments,
-        processes=flags.processes,
-        engine=flags.engine or AUTO,
-        engine_arguments=_words(flags.engine_args),
-        framework=flags.framework,
-        plan=flags.plan,
+        arguments=given.arguments or own,
+        processes=flags.get("processes"),
+        engine=flags.get("engine") or AUTO,
+        engine_arguments=_words(flags.get("engine_args")),
+        framework=flags.get("framework"),
+        plan=flags.get("plan"),
         settings=settings,
     )
     return request, notes
@@ -87,7 +85,7 @@ def _request(given: Given, environ: Mapping[str, str]) -> tuple[Request, tuple[s
 
 def _settings(given: Given, environ: Mapping[str, str]) -> tuple[Settings, tuple[str, ...]]:
     """Variables first, flags over them; a flag that says otherwise than a variable is told."""
-    flags = {row: getattr(given.flags, row.field) for row in SETTINGS if getattr(given.flags, row.field) is not None}
+    flags = {row: given.flags[row.field] for row in SETTINGS if row.field in given.flags}
     overridden = {row.variable for row in flags}
     settings = Settings.from_environ({name: text for name, text in environ.items() if name not in overridden})
     settings = replace(settings, **{row.field: value for row, value in flags.items() if value != BARE})
@@ -96,7 +94,7 @@ def _settings(given: Given, environ: Mapping[str, str]) -> tuple[Settings, tuple
         for row, value in flags.items()
         if environ.get(row.variable) and value is not True and value != BARE and environ[row.variable] != str(value)
     )
-    if given.flags.resume == BARE:
+    if given.flags.get("resume") == BARE:
         settings = replace(settings, resume=settings.out or str(_newest_run(_stem(given.script))))
         notes += (f"going on with {settings.resume}",)
     if settings.resume is not None and not Path(settings.resume).is_dir():

@@ -125,7 +125,7 @@ hwal: error: --seed 'one': must be a whole number
 
 $ hwal train -n 0 s.py
 2
-hwal: error: -n/--processes '0': must be 1 or more
+hwal: error: -n '0': must be 1 or more
   where: hwal train
   try:   hwal train --help
 

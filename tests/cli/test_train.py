@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hwal.cli.flags import GROUPS, flag_names, read, recipe_arguments
+from hwal.cli.flags import SETTING_GROUPS, read, recipe_arguments, spellings
 from hwal.env import SETTINGS
 from hwal.values import Launch, Plan
 from tests.cli.paper import Result
@@ -26,8 +26,8 @@ FLAGS = """
 
 
 def test_the_set_of_flags_is_frozen() -> None:
-    assert list(flag_names()) == FLAGS.split()
-    assert sorted(field for fields in GROUPS.values() for field in fields) == sorted(row.field for row in SETTINGS)
+    assert list(spellings()) == FLAGS.split()
+    assert sorted(field for fields in SETTING_GROUPS.values() for field in fields) == sorted(row.field for row in SETTINGS)
 
 
 def dry(hwal: Hwal, *argv: str) -> dict[str, dict[str, object]]:
@@ -100,14 +100,12 @@ def test_where_the_script_begins(
 ) -> None:
     given = read(argv)
     assert (given.script, given.arguments) == (script, arguments)
-    assert {name: value for name, value in vars(given.flags).items() if value not in (None, False)} == {
-        name: value for name, value in own.items() if value not in (None, False)
-    }
+    assert given.flags == own
 
 
 def test_the_recipes_own_flags_are_its_argv(hwal: Hwal) -> None:
     given = read(["--steps", "30", "--lr=1e-3", "--seq-len", "64", "--device", "cpu"])
-    assert recipe_arguments(given.flags, None) == ("--steps", "30", "--seq-len", "64", "--lr", "1e-3")
+    assert recipe_arguments(given) == ("--steps", "30", "--seq-len", "64", "--lr", "1e-3")
     argv = Launch.from_dict(dry(hwal, "--steps", "30")["launch"]).commands[0].argv
     assert argv[-4:] == ("-m", "hwal_torch.recipe", "--steps", "30")
 
