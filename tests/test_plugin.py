@@ -85,11 +85,12 @@ def test_an_installed_plug_in_is_trained_with(installed: Path, tmp_path: Path, d
 
 @pytest.mark.slow
 def test_the_plug_ins_own_tests_pass(installed: Path, tmp_path: Path) -> None:
-    """Its test file inherits hwal's two suites, as a third party's would."""
+    """Its test file inherits hwal's two suites, as a third party's would. Of the runtime's a few: cpu runs them all."""
     path = os.pathsep.join([str(installed), str(ROOT), str(ROOT / "backends")])
     environ = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     folder = ROOT / "examples" / "plugin"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(folder), str(folder / "tests")]
+    command += ["-k", "Probe or see_each_other or loop_by_hand or metrics"]
     done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert "passed" in done.stdout.splitlines()[-1]

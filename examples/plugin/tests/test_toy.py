@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import ClassVar
 
 import hwal_toy
@@ -27,13 +26,15 @@ class TestToyProbe(ProbeSuite):
     }
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Three toys on this machine."""
+    path = tmp_path_factory.mktemp("toy") / "toys"
+    path.write_text("red car\nblue car\ngreen car\n", encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TOY_DRIVER", str(path))
+        yield
+
+
 class TestToyRuntime(RuntimeSuite):
     device = "toy"
-
-    @pytest.fixture(autouse=True, scope="class")
-    def _driver(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-        path = tmp_path_factory.mktemp("toy") / "toys"
-        path.write_text("red car\nblue car\ngreen car\n", encoding="utf-8")
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("TOY_DRIVER", str(path))
-            yield path
