@@ -143,6 +143,7 @@ def recipe_arguments(given: Given) -> tuple[str, ...]:
 def help_text() -> str:
     """What --help prints."""
     from hwal.cli.parser import Parser
+    from hwal.plan.later import is_later
 
     parser = Parser(
         "train",
@@ -153,11 +154,12 @@ def help_text() -> str:
     for title, rows in groups().items():
         group = parser.add_argument_group(title)
         for row in rows:
-            spellings = [*(short for short, long in SHORT.items() if long == row.flag), row.flag]
+            names = [*(short for short, long in SHORT.items() if long == row.flag), row.flag]
+            text = row.help + (" (in a later version)" if is_later(row.field) else "")
             if row.metavar:
-                group.add_argument(*spellings, metavar=row.metavar, nargs="?" if row.field == "resume" else None, help=row.help)
+                group.add_argument(*names, metavar=row.metavar, nargs="?" if row.field == "resume" else None, help=text)
             else:
-                group.add_argument(*spellings, action="store_true", help=row.help)
+                group.add_argument(*names, action="store_true", help=text)
     return parser.format_help()
 
 

@@ -10,9 +10,18 @@ from hwal.errors import UsageError
 
 LATER: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "micro_batch": (lambda value: value == "auto", "--micro-batch N, the most samples that fit one forward pass"),
+    "grad_checkpoint": (bool, "leave it out, and lower --micro-batch to save memory"),
+    "compile": (bool, "leave it out, or call torch.compile on the parts of your model that gain"),
+    "deterministic": (bool, "--virtual-ranks N: losses within 1e-6 at any world size that divides N"),
+    "on_nan": (lambda value: value == "skip", "leave it out, and check the loss in your script before rt.backward"),
     "hang_timeout": (lambda value: value is not None, "leave it out: the time limit of the collectives applies, half an hour"),
 }
 """Field of Settings -> (which values are not supported yet, what to do instead)."""
+
+
+def is_later(field: str) -> bool:
+    """Whether a setting as a whole comes later, and not just some of its values."""
+    return field in LATER and LATER[field][0](True)
 
 
 def refuse_later(settings: Settings) -> None:

@@ -7,6 +7,7 @@ import pytest
 from hwal.env import Settings
 from hwal.errors import HwalError
 from hwal.plan import make_plan
+from hwal.plan.batch import check_batch
 from hwal.topology import Device
 from hwal.values import Caps, Choice, Decision, Plan, Request, Target
 
@@ -146,11 +147,11 @@ ERRORS = [
         """,
     ),
     (
-        {"deterministic": True, "n": 2},
+        {"compile": True},
         """
-        --deterministic needs --virtual-ranks
-          why:   losses are bitwise equal at two worlds only when both add the same parts in the same order
-          try:   --deterministic --virtual-ranks 2, or any multiple of every world size you mean to use
+        --compile comes with a later version of hwal
+          where: --compile
+          try:   leave it out, or call torch.compile on the parts of your model that gain
         """,
     ),
     (
@@ -190,6 +191,25 @@ def test_errors_as_printed(asked: dict[str, object], text: str) -> None:
     assert caught.value.exit_code == 2
 
 
+def test_deterministic_needs_virtual_ranks() -> None:
+    with pytest.raises(HwalError) as caught:
+        check_batch(Settings(deterministic=True), 2)
+    assert str(caught.value) == (
+        "--deterministic needs --virtual-ranks\n"
+        "  why:   losses are bitwise equal at two worlds only when both add the same parts in the same order\n"
+        "  try:   --deterministic --virtual-ranks 2, or any multiple of every world size you mean to use"
+    )
+    check_batch(Settings(deterministic=True, virtual_ranks=4), 2)
+
+
+@pytest.mark.parametrize(
+    "setting", [{"grad_checkpoint": True}, {"deterministic": True, "virtual_ranks": 2}, {"on_nan": "skip"}]
+)
+def test_what_comes_later_is_refused(setting: dict[str, object]) -> None:
+    with pytest.raises(HwalError, match="comes with a later version"):
+        plan(**setting)
+
+
 def test_batch_settings_that_fit_are_kept() -> None:
-    assert plan(n=2, virtual_ranks=4, deterministic=True).micro_batch is None
+    assert plan(n=2, virtual_ranks=4).micro_batch is None
     assert plan(n=2, micro_batch=3).micro_batch == 3
