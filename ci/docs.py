@@ -17,6 +17,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "backends")]
 from hwal import cli, env  # noqa: E402
 from hwal.cli import flags  # noqa: E402
 from hwal.host import RecordedHost, Recording  # noqa: E402
+from hwal.plan.later import is_later  # noqa: E402
 from hwal.registry import BUILT_IN, Registry  # noqa: E402
 
 BLOCK = re.compile(r"<!-- generated: (?P<name>[a-z-]+) -->\n(?P<body>.*?)<!-- /generated -->", re.DOTALL)
@@ -51,16 +52,14 @@ def backends() -> str:
 
 
 def train_flags() -> str:
-    _, actions = flags._parser()
     variables = {setting.flag: setting.variable for setting in env.SETTINGS}
     rows = []
-    for action in dict.fromkeys(actions.values()):
-        if "--help" in action.option_strings:
-            continue
-        spelling = ", ".join(f"`{text}`" for text in action.option_strings)
-        value = "" if action.nargs == 0 else f" `{action.metavar}`"
-        variable = variables.get(action.option_strings[-1])
-        rows.append((spelling + value, f"`{variable}`" if variable else "", action.help or ""))
+    for group in flags.groups().values():
+        for row in group:
+            spellings = [*(short for short, long in flags.SHORT.items() if long == row.flag), row.flag]
+            flag = ", ".join(f"`{text}`" for text in spellings) + (f" `{row.metavar}`" if row.metavar else "")
+            later = " (in a later version)" if is_later(row.field) else ""
+            rows.append((flag, f"`{variables[row.flag]}`" if row.flag in variables else "", row.help + later))
     return table(("flag", "variable", "meaning"), rows)
 
 
