@@ -21,7 +21,7 @@ BUILT_IN: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Row:
-    """A name and where its backend comes from: `target` is "module:attribute", `origin` is "hwal" or a plug-in's distribution."""
+    """A name and where its backend comes from: `target` is "module:attribute", `origin` is "hwal" or a plug-in's package."""
 
     name: str
     target: str

@@ -78,6 +78,7 @@ def check_size(world: World, environ: Mapping[str, str]) -> None:
 
 
 def check_plan(plan: Plan, world: World, framework: str | None) -> None:
+    """The plan must be of this world and of the framework that the script asks for. Raises WorldError and ScriptError."""
     if plan.local_size != world.local_size:
         raise WorldError(
             f"the plan has {plan.local_size} process(es) a machine, the world {world.local_size} on this one",

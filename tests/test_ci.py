@@ -1,0 +1,82 @@
+"""The checks' own programs: the tables of README.md, the environment's name, what a run must have left."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def program(name: str) -> Any:
+    return runpy.run_path(str(ROOT / "ci" / f"{name}.py"), run_name=name)
+
+
+def readme(*names: str) -> str:
+    return "# title\n" + "".join(f"\n<!-- generated: {name} -->\nstale\n<!-- /generated -->\n" for name in names)
+
+
+def test_a_stale_table_is_rewritten_once() -> None:
+    docs = program("docs")
+    text = docs["rewritten"](readme(*docs["TABLES"]))
+    assert "stale" not in text and text.startswith("# title\n")
+    assert docs["rewritten"](text) == text
+    assert "| `cpu` |" in text and "`--precision` `P`" in text and "`HWAL_PRECISION`" in text
+    assert [line for line in text.splitlines() if line.startswith("| 75 |")]
+
+
+def test_check_fails_on_a_stale_a_lost_and_an_unknown_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    docs = program("docs")
+    main, path = docs["main"], tmp_path / "README.md"
+    main.__globals__["README"] = path
+    names = list(docs["TABLES"])
+    for text, said in (
+        (None, "is missing"),
+        (readme(*names), "are not what the code says"),
+        (readme(*names[1:]), f"lacks the block <!-- generated: {names[0]} -->"),
+        (readme(*names, "nonsense"), "no such table: nonsense"),
+    ):
+        if text is not None:
+            path.write_text(text)
+        assert main(["--check"]) == 1
+        assert said in capsys.readouterr().err
+    path.write_text(readme(*names))
+    assert main([]) == 0 and main(["--check"]) == 0
+
+
+def test_an_environments_name_changes_with_its_pins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = program("environment")
+    pins = tmp_path / "main.txt"
+    pins.write_text("torch==2.13.0\n")
+    before = environment["name_of"](pins)
+    pins.write_text("torch==2.13.1\n")
+    assert before.startswith("main-3.") and environment["name_of"](pins) != before
+    monkeypatch.delenv("HWAL_ENVS", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert environment["folder_of_environments"]() == tmp_path / "hwal" / "envs"
+    monkeypatch.setenv("HWAL_ENVS", str(tmp_path / "mine"))
+    assert environment["folder_of_environments"]() == tmp_path / "mine"
+
+
+def test_pins_are_exact() -> None:
+    lines = (ROOT / "ci" / "main.txt").read_text(encoding="utf-8").splitlines()
+    assert "torch==2.13.0" in lines
+    for line in lines:
+        assert not line or line.startswith("#") or line.count("==") == 1, line
+
+
+@pytest.mark.parametrize(
+    ("losses", "fine"), [([3.0] * 5 + [1.0] * 5, True), ([3.0] * 10, False), ([1.0] * 5 + [3.0] * 5, False)]
+)
+def test_trained_wants_falling_losses(tmp_path: Path, losses: list[float], fine: bool) -> None:
+    trained = program("trained")
+    trained["main"].__globals__["generated"] = lambda _: 8
+    (tmp_path / "checkpoints" / "step-00000010").mkdir(parents=True)
+    lines = [json.dumps({"step": i + 1, "loss": loss}) + "\n" for i, loss in enumerate(losses)]
+    (tmp_path / "metrics.jsonl").write_text("".join(lines))
+    assert trained["main"]([str(tmp_path), "10"]) == (0 if fine else 1)
+    assert trained["main"]([str(tmp_path), "11"]) == 1
