@@ -6,6 +6,7 @@ python -m hwal.worker SCRIPT args…        python -m hwal.worker -m MODULE args
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -71,6 +72,7 @@ def main(argv: Sequence[str]) -> int:
     station: Station | None = None
     error: BaseException | None = None
     world = World()
+    faulthandler.enable()  # a crash of native code leaves the line of Python that it came from
     try:
         world = read_world(os.environ)
         plan = read_plan(os.environ)

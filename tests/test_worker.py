@@ -237,6 +237,11 @@ def test_an_error_of_hwals_own_code_keeps_its_frames(tmp_path: Path) -> None:
     assert done.returncode == 1 and "launch/world.py" in done.stderr and "runpy" not in done.stderr
 
 
+def test_a_crash_of_native_code_leaves_its_line(tmp_path: Path) -> None:
+    done = run_worker("import ctypes\nctypes.string_at(0)", tmp_path)
+    assert done.returncode < 0 and 'folder/s.py", line 2' in done.stderr
+
+
 def test_modules_run_too_and_a_missing_script_is_named(tmp_path: Path) -> None:
     (tmp_path / "mod.py").write_text("import sys; print(__name__, sys.argv[1:])")
     done = run_python("-m", "hwal.worker", "-m", "mod", "a", cwd=tmp_path)

@@ -22,8 +22,6 @@ from hwal.env import STATE_DIR
 from hwal.launch.lifeline import AGENT, LAUNCHER, end_with_parent, leave_pid
 from hwal.launch.outcome import FAILURE, Exit, Failure
 
-GRACE = 3  # seconds that ranks have between torchrun's SIGTERM and its SIGKILL, once one has failed
-
 
 def main(argv: Sequence[str]) -> int:
     state_dir = Path(os.environ[STATE_DIR])
@@ -59,10 +57,6 @@ def _launch(argv: Sequence[str], state_dir: Path) -> Failure | None:
     if _is_taken(args):
         return Failure(agent=_port_taken(args.rdzv_endpoint, "on one machine this run would have to serve it"))
     args.log_dir = args.log_dir or str(state_dir / "torchrun")
-    if getattr(args, "shutdown_timeout", 0) == run.get_args_parser().get_default(
-        "shutdown_timeout"
-    ):  # torch 2.13 has it, 2.8 not
-        args.shutdown_timeout = GRACE
     try:
         run.run(args)
     except ChildFailedError as error:

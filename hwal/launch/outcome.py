@@ -123,7 +123,7 @@ def is_lost_peer(text: str) -> bool:
 def first_failure(exits: Iterable[Exit], outcomes: Mapping[int, Outcome]) -> Verdict | None:
     """Which rank failed first; None when none did.
 
-    A rank that a signal killed comes first; then the earliest error that is not about a lost peer; then the earliest of
+    A rank that a signal killed before it could leave an error comes first; then the earliest error that is not about a lost peer; then the earliest of
     those; last, ranks that the agent ended itself (SIGTERM to those that are left, and SIGKILL later).
     """
     exits = list(exits)
@@ -131,11 +131,10 @@ def first_failure(exits: Iterable[Exit], outcomes: Mapping[int, Outcome]) -> Ver
     candidates = []
     for end in exits:
         left = outcomes.get(end.rank)
-        killed = end.code < 0 and end.code != -SIGTERM and end.time <= begun + 1
-        if killed:
-            order = 0
-        elif left is not None and left.error is not None:
+        if left is not None and left.error is not None:
             order = 2 if left.lost_peer else 1
+        elif end.code < 0 and end.code != -SIGTERM and end.time <= begun + 1:
+            order = 0
         else:
             order = 3 if end.code < 0 else 1
         when = left.ended if left is not None and left.ended is not None else end.time
@@ -161,14 +160,14 @@ def describe(verdict: Verdict, size: int, logs: Path | None) -> list[str]:
 
 
 def _how(verdict: Verdict) -> str:
-    code = verdict.exit.code if verdict.exit else verdict.outcome.exit if verdict.outcome else None
+    if verdict.outcome and verdict.outcome.error:
+        return f"failed first: {verdict.outcome.error}"
+    code = verdict.exit.code if verdict.exit else None
     if code is not None and code < 0:
         name = signal_name(-code)
         if code == -SIGKILL:
             return f"was killed by {name}: the kernel's out-of-memory killer does this (see dmesg), or someone did"
         return f"was killed by {name}"
-    if verdict.outcome and verdict.outcome.error:
-        return f"failed first: {verdict.outcome.error}"
     return f"ended with exit code {code}" if code is not None else "ended without a word"
 
 

@@ -24,6 +24,7 @@ from hwal.launch.lifeline import LAUNCHER, leave_pid
 from hwal.values import Command, Launch
 
 TICK = 0.2  # seconds between two looks at the signals
+GRACE = 3.0  # seconds that ranks have to end by themselves once one has failed; torchrun alone gives them 30
 ECHO = 0.5  # seconds in which a second signal is the same one: a wrapper passes on what the terminal sent to both
 STOPS = ("SIGTERM", "SIGINT", "SIGUSR1")
 
@@ -89,10 +90,13 @@ def _start_and_wait(command: Command, environ: Mapping[str, str], state_dir: Pat
     )
     told: set[int] = set()
     announced = False
+    watch = _Watch()
     try:
         while True:
             with suppress(subprocess.TimeoutExpired):
                 return agent.wait(TICK)
+            running = outcome.read_outcomes(state_dir)
+            watch.look(running, time.time())
             if signals.count > 1:
                 _say(f"{signals.first} again: ends all ranks now")
                 return _kill(agent, state_dir)
@@ -100,15 +104,50 @@ def _start_and_wait(command: Command, environ: Mapping[str, str], state_dir: Pat
                 if not announced:
                     announced = True
                     _say(f"{signals.first}: the ranks save and stop; once more ends them at once")
-                _tell(state_dir, told)
+                _tell(running, told)
     except BaseException:
         _kill(agent, state_dir)
         raise
 
 
-def _tell(state_dir: Path, told: set[int]) -> None:
+class _Watch:
+    """Ends the ranks that wait for one that has failed: they may hold torchrun's SIGTERM for the wish to save, in vain.
+
+    A rank that has left its error and does not get to its end is ended too: until then torchrun sees no failure.
+    """
+
+    def __init__(self) -> None:
+        self.seen: dict[int, float] = {}  # pid of a failed rank -> when this was seen
+
+    def look(self, ranks: Mapping[int, outcome.Outcome], now: float) -> None:
+        for rank in ranks.values():
+            if rank.error is not None or (rank.ended is None and not _lives(rank.pid)):
+                self.seen.setdefault(rank.pid, now)
+        failed = min((when for pid, when in self.seen.items() if any(rank.pid == pid for rank in ranks.values())), default=now)
+        if now - failed < GRACE:
+            return
+        for rank in ranks.values():
+            done = rank.ended is not None and rank.error is None
+            if not done and rank.started < failed:  # later ones are torchrun's restart
+                with suppress(ProcessLookupError):
+                    os.kill(rank.pid, signal.SIGKILL if sys.platform != "win32" else signal.SIGTERM)
+
+
+def _lives(pid: int) -> bool:
+    if sys.platform == "win32":  # signal 0 would end the process there
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # it lives, and belongs to someone else
+    return True
+
+
+def _tell(ranks: Mapping[int, outcome.Outcome], told: set[int]) -> None:
     """SIGTERM to every rank that runs and has not had it yet: one that is still starting gets it when it has left its pid."""
-    for rank in outcome.read_outcomes(state_dir).values():
+    for rank in ranks.values():
         if rank.ended is None and rank.pid not in told:
             told.add(rank.pid)
             with suppress(ProcessLookupError):

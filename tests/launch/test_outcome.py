@@ -40,6 +40,14 @@ def test_a_rank_that_the_agent_swept_away_may_have_left_the_cause() -> None:
     assert first([Exit(0, 1, 1, 5)], [left(0, 4.0, "reset", True), left(1, 4.5, "ValueError")]) == 1
 
 
+def test_a_rank_that_left_its_error_and_was_ended_later_failed_by_that_error(tmp_path: Path) -> None:
+    verdict = first_failure(
+        [Exit(0, 1, -9, 5), Exit(1, 2, -9, 5)], {0: left(0, 4.0, "ValueError"), 1: left(1, 4.1, "reset", True)}
+    )
+    assert verdict is not None and verdict.rank == 0
+    assert describe(verdict, 2, tmp_path)[0] == "hwal: rank 0 of 2 on null:0 failed first: ValueError"
+
+
 def test_else_the_earliest() -> None:
     exits = [Exit(0, 1, 1, 5), Exit(1, 2, 1, 5)]
     assert first(exits, [left(0, 4.5, "A"), left(1, 4.2, "B")]) == 1

@@ -1,0 +1,377 @@
+"""The engines with real processes: exit codes, who failed first, signals, no orphans."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals and process groups")]
+torch = pytest.importorskip("torch")
+
+ROOT = Path(__file__).parent.parent.parent
+ENV = {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'backends'}", "OMP_NUM_THREADS": "1", "HWAL_PROGRESS": "off"}
+
+JOIN = """
+import os, sys, time, torch, hwal
+def main():
+    with hwal.start() as rt:
+        print("rank", rt.rank, "of", rt.world_size, "process", os.getpid(), flush=True)
+        total = torch.ones(1)
+        if rt.world_size > 1:
+            torch.distributed.all_reduce(total)
+        os.write(1, f"total {{int(total)}}\\n".encode())  # in one piece, beside another rank's
+        {body}
+if __name__ == "__main__":
+    main()
+"""
+LOOP = """
+import os, time, torch, hwal
+def main():
+    with hwal.start() as rt:
+        with rt.scope():
+            model = torch.nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+        model, optimizer = rt.prepare(model, optimizer)
+        data = torch.utils.data.DataLoader([torch.ones(4)] * 16, batch_size=8)
+        for epoch in rt.epochs(100000):
+            for x in rt.feed(data):
+                rt.backward(model(x).mean())
+                rt.step(optimizer)
+                time.sleep(0.01)
+                if rt.steps_done == 3:
+                    print("rank", rt.rank, "process", os.getpid(), "trains", flush=True)
+if __name__ == "__main__":
+    main()
+"""
+
+
+class Run:
+    """`hwal train …` of a script in a folder of its own."""
+
+    def __init__(self, folder: Path, script: str) -> None:
+        self.folder = folder
+        (folder / "train.py").write_text(script)
+
+    def popen(self, *flags: str, **env: str) -> subprocess.Popen[str]:
+        argv = [sys.executable, "-m", "hwal", "train", *flags, "--out", "run", "train.py"]
+        return self.program(argv, **env)
+
+    def program(self, argv: list[str], **env: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            argv,
+            cwd=self.folder,
+            env={**os.environ, **ENV, **env},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def __call__(self, *flags: str, **env: str) -> tuple[int, str]:
+        return finish(self.popen(*flags, **env))
+
+    def log(self, rank: int) -> str:
+        path = self.folder / "run" / "logs" / f"rank-{rank}.log"
+        return path.read_text() if path.exists() else ""
+
+    def pid_of(self, text: str) -> int:
+        words = text.split()
+        return int(words[words.index("process") + 1])
+
+    def left_over(self) -> list[str]:
+        """Processes whose working directory is this run's folder."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    if (entry / "cwd").readlink() == self.folder and "\nState:\tZ" not in (entry / "status").read_text():
+                        found.append(entry.name)
+                except OSError:
+                    continue
+        return found
+
+
+def finish(process: subprocess.Popen[str], limit: float = 60) -> tuple[int, str]:
+    try:
+        said, _ = process.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+    return process.returncode, said
+
+
+def wait_for(condition: Callable[[], object], limit: float = 30) -> None:
+    deadline = time.monotonic() + limit
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[[str], Run]]:
+    made: list[Run] = []
+
+    def one(script: str) -> Run:
+        made.append(Run(tmp_path.resolve(), script))
+        return made[-1]
+
+    yield one
+    if sys.platform == "linux" and made:
+        wait_for(lambda: not made[0].left_over(), 5)  # no orphan, after every test
+
+
+def test_direct_and_torchrun_train_and_return_0(make: Callable[[str], Run]) -> None:
+    run = make(JOIN.format(body="pass"))
+    code, said = run("--device", "null:1")
+    assert (code, "rank 0 of 1" in said) == (0, True), said
+    code, said = run("--device", "null:2")
+    assert code == 0 and "rank 0 of 2" in said and "total 2" in said and "rank 1 of" not in said, said
+    assert "rank 1 of 2" in run.log(1) and "total 2" in run.log(1)
+    assert not (run.folder / "run" / "state").exists()
+
+
+def test_the_failing_rank_is_named_with_its_lines(make: Callable[[str], Run]) -> None:
+    body = "if rt.rank == 1: raise ValueError('planted')\n        torch.distributed.all_reduce(total)"
+    run = make(JOIN.format(body=body))
+    code, said = run("--device", "null:2")
+    assert code == 1
+    assert "hwal: rank 1 of 2 on null:1 failed first: ValueError: planted" in said
+    assert "all of it: run/logs/rank-1.log" in said and 'File "train.py"' in said
+    assert "worker.py" not in said and "ChildFailedError" not in said and "Root Cause" not in said
+    assert "reset by peer" not in said.lower() and "closed by peer" not in said.lower()  # rank 0's own complaint
+
+
+def test_rank_0s_error_is_shown_once(make: Callable[[str], Run]) -> None:
+    run = make(JOIN.format(body="if rt.rank == 0: raise ValueError('planted')\n        time.sleep(60)"))
+    begun = time.monotonic()
+    code, said = run("--device", "null:2")
+    assert code == 1 and said.count("ValueError: planted") == 2  # the first line, and the traceback's last
+    assert "rank 0 of 2 on null:0 failed first" in said
+    assert "ValueError: planted" in run.log(0)
+    assert time.monotonic() - begun < 25  # rank 1 sleeps, and holds torchrun's SIGTERM for the wish to save
+
+
+def test_a_failed_rank_that_does_not_get_to_its_end_is_ended(make: Callable[[str], Run]) -> None:
+    body = "import threading; threading.Thread(target=time.sleep, args=(60,)).start(); raise ValueError('planted')"
+    begun = time.monotonic()
+    code, said = make(JOIN.format(body=body))("--device", "null:2")
+    assert code == 1 and "failed first: ValueError: planted" in said, said
+    assert time.monotonic() - begun < 30
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's out-of-memory killer")
+def test_a_killed_rank_is_named(make: Callable[[str], Run]) -> None:
+    body = (
+        "if rt.rank == 1: print('last words', flush=True); os.kill(os.getpid(), 9)\n        torch.distributed.all_reduce(total)"
+    )
+    begun = time.monotonic()
+    code, said = make(JOIN.format(body=body))("--device", "null:2")
+    assert code == 1 and "rank 1 of 2 on null:1 was killed by SIGKILL: the kernel's out-of-memory killer" in said, said
+    assert "last words" in said and time.monotonic() - begun < 30
+
+
+@pytest.mark.parametrize("how", ["SIGTERM", "SIGUSR1", "Ctrl-C"])
+def test_a_signal_is_passed_on_and_the_run_saves(make: Callable[[str], Run], how: str) -> None:
+    run = make(LOOP)
+    process = run.popen("--device", "null:2")
+    wait_for(lambda: "trains" in run.log(1))
+    if how == "Ctrl-C":
+        os.killpg(process.pid, signal.SIGINT)
+    else:
+        process.send_signal(getattr(signal, how))
+    code, said = finish(process)
+    assert code == 75, said
+    assert (run.folder / "run" / "preempted.json").exists() and any((run.folder / "run" / "checkpoints").iterdir())
+
+
+def test_a_signal_to_one_process_saves_too(make: Callable[[str], Run]) -> None:
+    run = make(LOOP)
+    process = run.popen("--device", "null:1")
+    wait_for(lambda: (run.folder / "run" / "plan.json").exists())
+    time.sleep(0.5)
+    process.send_signal(signal.SIGTERM)
+    assert finish(process)[0] == 75
+
+
+def test_a_signal_before_start_says_that_nothing_was_saved(make: Callable[[str], Run]) -> None:
+    run = make("import time\nprint('process', flush=True)\ntime.sleep(60)")
+    process = run.popen("--device", "null:2")
+    wait_for(lambda: "process" in run.log(1))
+    process.send_signal(signal.SIGTERM)
+    code, said = finish(process)
+    assert code == 1 and "before it could save" in said, said
+
+
+def test_a_second_signal_ends_all_at_once(make: Callable[[str], Run]) -> None:
+    stubborn = (
+        "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('process', flush=True)\ntime.sleep(60)"
+    )
+    run = make(stubborn)
+    process = run.popen("--device", "null:2")
+    wait_for(lambda: "process" in run.log(1))
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.7)
+    begun = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    code, said = finish(process, 10)
+    assert code == 1 and "all ranks were ended" in said and time.monotonic() - begun < 3
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG")
+@pytest.mark.parametrize("whom", ["hwal", "agent"])
+def test_nobody_stays_when_the_launcher_is_killed(make: Callable[[str], Run], whom: str) -> None:
+    stubborn = (
+        "import os, signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "print('process', os.getpid(), 'agent', os.getppid(), flush=True)\ntime.sleep(60)"
+    )
+    run = make(stubborn)
+    process = run.popen("--device", "null:2")
+    wait_for(lambda: "agent" in run.log(1))
+    pid = process.pid if whom == "hwal" else int(run.log(1).split()[-1])
+    os.kill(pid, signal.SIGKILL)
+    finish(process, 10)
+    wait_for(lambda: not run.left_over(), 5)
+
+
+def test_a_script_that_never_joins_is_stopped(make: Callable[[str], Run]) -> None:
+    script = """
+import torch
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model(torch.ones(1, 2)).sum().backward()
+optimizer.step()
+print("stepped")
+"""
+    begun = time.monotonic()
+    code, said = make(script)("--device", "null:2")
+    assert code == 1 and "2 processes were started, but they train apart" in said and "stepped" not in said, said
+    assert time.monotonic() - begun < 30
+    code, said = make(script)("--device", "null:1")
+    assert code == 0 and "stepped" in said and "never called hwal.start()" in said
+
+
+def test_plain_ddp_passes_and_the_guard_is_gone_after_one_step(make: Callable[[str], Run]) -> None:
+    script = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model(torch.ones(1, 2)).sum().backward()
+from torch.optim.optimizer import _global_optimizer_pre_hooks as hooks
+before = len(hooks)
+optimizer.step()
+print("stepped", dist.get_world_size(), before, len(hooks))
+dist.destroy_process_group()
+"""
+    code, said = make(script)("--device", "null:2")
+    assert code == 0 and "stepped 2 1 0" in said, said
+
+
+ACCELERATE = """
+import torch
+from accelerate import Accelerator
+accelerator = Accelerator()
+model = torch.nn.Linear(2, 1)
+model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+accelerator.backward(model(torch.ones(1, 2)).sum())
+optimizer.step()
+print("stepped", accelerator.num_processes)
+"""
+
+
+def test_accelerate_passes_where_it_trains_together(make: Callable[[str], Run]) -> None:
+    pytest.importorskip("accelerate")
+    run = make(ACCELERATE)
+    code, said = run("--device", "null:2", ACCELERATE_USE_CPU="true")
+    assert code == 0 and "stepped 2" in said, said
+    code, said = run("--device", "null:2", ACCELERATE_USE_CPU="false")  # it makes a group of two, and ignores it
+    assert code == 1 and "accelerate counts 1 process(es)" in said, said
+
+
+def test_transformers_trainer_passes(make: Callable[[str], Run]) -> None:
+    pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+    script = """
+import torch
+from transformers import Trainer, TrainingArguments
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.line = torch.nn.Linear(2, 1)
+    def forward(self, x, labels=None):
+        y = self.line(x)
+        return {"loss": (y ** 2).mean(), "logits": y}
+data = [{"x": torch.ones(2), "labels": torch.ones(1)}] * 16
+options = TrainingArguments("out", max_steps=2, use_cpu=True, report_to=[], save_strategy="no", disable_tqdm=True)
+trainer = Trainer(Model(), options, train_dataset=data)
+trainer.train()
+print("stepped", options.world_size)
+"""
+    code, said = make(script)("--device", "null:2")
+    assert code == 0 and "stepped 2" in said, said
+
+
+def test_a_world_that_exists_is_joined(make: Callable[[str], Run]) -> None:
+    run = make(JOIN.format(body="pass"))
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    code, said = finish(run.program([*torchrun, "-m", "hwal", "train", "--device", "null:2", "train.py"]))
+    assert code == 0 and "joins it and starts nothing" in said and said.count("total 2") == 2, said
+    assert len(list((run.folder / "runs").iterdir())) == 1  # the ranks agree on the folder
+    code, said = finish(run.program([*torchrun, "train.py"], HWAL_DEVICE="null:2"))
+    assert code == 0 and said.count("total 2") == 2, said
+    code, said = finish(run.program([*torchrun, "-m", "hwal", "train", "-n", "4", "train.py"]))
+    assert code != 0 and "-n 4 was asked for, but torchrun started a world of 2" in said, said
+
+
+def test_a_taken_port_is_named_at_once(make: Callable[[str], Run]) -> None:
+    run = make(JOIN.format(body="pass"))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        for flags in (
+            f"--rdzv-backend c10d --rdzv-endpoint 127.0.0.1:{port}",
+            f"--master-addr 127.0.0.1 --master-port {port}",
+        ):
+            begun = time.monotonic()
+            code, said = run("--device", "null:2", f"--engine-args={flags}")
+            assert code == 1 and f"the port of 127.0.0.1:{port} is in use" in said, said
+            assert "Traceback" not in said and time.monotonic() - begun < 30
+
+
+def test_engine_arguments_that_torchrun_refuses_are_a_usage_error(make: Callable[[str], Run]) -> None:
+    code, said = make("pass")("--device", "null:2", "--engine-args=--nope")
+    assert code == 2 and "torchrun refuses --engine-args: unrecognized arguments: --nope" in said and "usage:" not in said, said
+
+
+def test_a_usage_error_of_a_rank_keeps_its_code(make: Callable[[str], Run]) -> None:
+    run = make("import torch, hwal\nhwal.start('keras')")
+    code, said = run("--device", "null:2")
+    assert code == 1 and "planned for torch" in said and "Traceback" not in said, said
+    run = make("from hwal.errors import UsageError\nraise UsageError('wrong', hint='right')")
+    code, said = run("--device", "null:2")
+    assert code == 2 and "hwal: error: wrong" in said, said
+
+
+def test_two_runs_at_once_do_not_meet(make: Callable[[str], Run]) -> None:
+    run = make(JOIN.format(body="pass"))
+    argv = [sys.executable, "-m", "hwal", "train", "--device", "null:2", "--out"]
+    both = [run.program([*argv, out, "train.py"]) for out in ("a", "b")]
+    assert [finish(process)[0] for process in both] == [0, 0]
+
+
+def test_it_works_from_a_clone_in_any_folder_and_leaves_no_temporary_files(make: Callable[[str], Run], tmp_path: Path) -> None:
+    run = make("import hwal, sys\nprint('hwal at', hwal.__file__)\nsys.exit(hwal.__version__ == '')")
+    (tmp_path / "tmp").mkdir()
+    code, said = run("--device", "null:2", TMPDIR=str(tmp_path / "tmp"))
+    assert code == 0 and f"hwal at {ROOT / 'hwal' / '__init__.py'}" in said, said
+    assert [path.name for path in (tmp_path / "tmp").iterdir() if path.name.startswith(("hwal-", "torchelastic"))] == []
