@@ -174,9 +174,12 @@ def _read_whole(loader: DataLoader[Any], reading: Reading, say: Callable[[str], 
     else:
         size = reading.global_batch or loader.batch_size
         parts = {"batch_size": size, "drop_last": loader.drop_last, "collate_fn": OwnRows(loader.collate_fn, reading)}
-    for number, fed in enumerate(_rebuilt(loader, reading, dataset=loader.dataset, **parts)):
-        if number >= reading.skip:
-            yield from fed
+    batches = iter(_rebuilt(loader, reading, dataset=loader.dataset, **parts))
+    with seeded(reading.seed):  # what was read before is read again, and draws as it did then: not from the step to come
+        for _ in range(reading.skip):
+            next(batches, None)
+    for fed in batches:
+        yield from fed
 
 
 @dataclass(frozen=True)

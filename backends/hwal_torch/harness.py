@@ -29,8 +29,8 @@ from hwal.runtime import Backend, Job
 from hwal.values import Decision, Plan, Request, Target, World
 
 Task = Callable[..., Any]
-CONTEXT = multiprocessing.get_context("forkserver" if sys.platform != "win32" else "spawn")
-CONTEXT.set_forkserver_preload(["hwal_torch.runtime"])
+CONTEXT: Any = multiprocessing.get_context("forkserver" if sys.platform != "win32" else "spawn")
+CONTEXT.set_forkserver_preload(["hwal_torch.suite_tasks", "hwal_torch.runtime", "torch._dynamo"])  # seconds of importing
 LIMIT = 120.0  # seconds for one world
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import signal
 from collections.abc import Iterator
@@ -11,9 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, Dataset, IterableDataset, WeightedRandomSampler
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, WeightedRandomSampler
 
 from hwal.runtime import TorchRuntime
+from hwal_torch.seeding import mix
 
 FEATURES = 6
 VOCABULARY = 13
@@ -28,7 +30,8 @@ class Trial:
         text: variable-length sequences with a (sum, count) loss, in place of fixed rows with a mean.
         loader: "map", "stream", "weighted" (a sampler of the user's), "batched" (its own batch sampler) or "whole" (the
             data set makes the batches).
-        dropout: in the model. save_at, stop_at: the step after which to save, or to receive SIGTERM.
+        noise: added to every row as it is read. dropout: in the model.
+        save_at, stop_at: the step after which to save, or to receive SIGTERM.
     """
 
     rows: int = 26
@@ -38,6 +41,7 @@ class Trial:
     text: bool = False
     loader: str = "map"
     workers: int = 0
+    noise: float = 0.0
     dropout: float = 0.0
     clip: float | None = 1.0
     optimizer: str = "adamw"
@@ -48,16 +52,17 @@ class Trial:
 class Rows(Dataset[tuple[int, torch.Tensor, torch.Tensor]]):
     """(id, features, target), all a function of the id."""
 
-    def __init__(self, rows: int) -> None:
+    def __init__(self, rows: int, noise: float = 0.0) -> None:
         generator = torch.Generator().manual_seed(5)
+        self.noise = noise
         self.x = torch.randn(rows, FEATURES, generator=generator)
-        self.y = torch.tanh(self.x @ torch.randn(FEATURES, 1, generator=generator))
+        self.y = torch.tanh(self.x @ torch.randn(FEATURES, 1, generator=generator)) + torch.randn(rows, 1, generator=generator)
 
     def __len__(self) -> int:
         return len(self.x)
 
     def __getitem__(self, index: int) -> tuple[int, torch.Tensor, torch.Tensor]:
-        return index, self.x[index], self.y[index]
+        return index, self.x[index] + self.noise * torch.randn(FEATURES), self.y[index]
 
 
 class Text(Dataset[tuple[int, torch.Tensor]]):
@@ -105,7 +110,7 @@ def pad(samples: list[Any]) -> Any:
 
 
 def loader_of(trial: Trial) -> DataLoader[Any]:
-    dataset: Any = Text(trial.rows) if trial.text else Rows(trial.rows)
+    dataset: Any = Text(trial.rows) if trial.text else Rows(trial.rows, trial.noise)
     common: dict[str, Any] = {"collate_fn": pad, "num_workers": trial.workers}
     if trial.loader == "stream":
         return DataLoader(Stream(dataset), batch_size=trial.batch, **common)
@@ -181,8 +186,88 @@ def train(rt: TorchRuntime, trial: Trial) -> dict[str, Any]:
                     rt.save()
                 if rt.steps_done == trial.stop_at and rt.rank == rt.world_size - 1:
                     os.kill(os.getpid(), signal.SIGTERM)
-    weights = {name: value.detach().float().cpu() for name, value in model.state_dict().items()}
-    return {"steps": steps, "weights": weights, "position": rt.position().to_dict()}
+    return {"steps": steps, "weights": weights_of(model), "position": rt.position().to_dict()}
+
+
+def weights_of(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: value.detach().float().cpu() for name, value in model.state_dict().items()}
+
+
+def train_by_hand(trial: Trial, seed: int, order: list[list[int]]) -> list[float]:
+    """The loop that a user would write without hwal, in fp32 on one CPU, over global batches of these ids."""
+    torch.manual_seed(mix(seed, 0))
+    model = Net(trial.text, 0.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    dataset: Any = Text(trial.rows) if trial.text else Rows(trial.rows)
+    losses = []
+    for step, ids in enumerate(order):
+        for group in optimizer.param_groups:
+            group["lr"] = 0.02 / (1 + 0.1 * step)
+        loss = loss_of(model, pad([dataset[i] for i in ids]))
+        mean = loss[0] / loss[1] if isinstance(loss, tuple) else loss
+        mean.backward()
+        if trial.clip is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), trial.clip)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(float(mean.detach()))
+    return losses
+
+
+def look(rt: TorchRuntime) -> dict[str, Any]:
+    """What a rank sees of itself; its forward's precision; what a deep copy of a prepared model computes; tied weights."""
+    model, _, _ = build(rt, Trial(text=True))
+    tokens = torch.arange(1, 5, device=rt.device).reshape(1, 4)
+    with rt.autocast():
+        dtype = str((torch.ones(4, 4, device=rt.device) @ torch.ones(4, 4, device=rt.device)).dtype)
+    twin = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in twin.parameters():
+            parameter.zero_()
+        own, copied = float(model(tokens).abs().sum()), float(twin(tokens).abs().sum())
+    memory = rt.memory()
+    return {
+        "rank": rt.rank,
+        "world_size": rt.world_size,
+        "sum_of_ranks": rt.mean(rt.rank) * rt.world_size,
+        "dtype": dtype,
+        "weights": weights_of(model),
+        "tied": model.head.weight is model.embed.weight,  # type: ignore[union-attr]
+        "own": own,
+        "copied": copied,
+        "memory": (memory.used, memory.peak, memory.total, memory.source),
+    }
+
+
+def misuse(rt: TorchRuntime, kind: str) -> None:
+    """One mistake that a script can make; it must end in a ScriptError."""
+    trial = Trial()
+    if kind == "prepares a loader":
+        rt.prepare(loader_of(trial))
+    if kind == "optimizer of another model":
+        rt.prepare(Net(False, 0.0), torch.optim.SGD(Net(False, 0.0).parameters(), lr=0.1))
+    model, optimizer, _ = build(rt, trial)
+    if kind == "prepares twice":
+        rt.prepare(model)
+    if kind == "steps outside of a feed":
+        rt.step(optimizer)
+    if kind == "goes back outside of a feed":
+        rt.backward(torch.ones((), requires_grad=True))
+    if kind == "no end of epochs":
+        next(iter(rt.epochs()))
+    if kind == "feeds a list":
+        next(iter(rt.feed([1, 2, 3])))
+    if kind == "splits by itself":
+        sampler: Any = DistributedSampler(Rows(8), num_replicas=2, rank=0)
+        next(iter(rt.feed(DataLoader(Rows(8), batch_size=4, sampler=sampler))))
+    for batch in rt.feed(loader_of(trial)):
+        loss = loss_of(model, batch)
+        if kind != "steps without a backward":
+            rt.backward(loss)
+        if kind == "goes back twice":
+            rt.backward(loss_of(model, batch))
+        if kind != "never steps":
+            rt.step(optimizer)
 
 
 def evaluate(rt: TorchRuntime, trial: Trial) -> dict[str, Any]:
