@@ -123,8 +123,8 @@ def is_lost_peer(text: str) -> bool:
 def first_failure(exits: Iterable[Exit], outcomes: Mapping[int, Outcome]) -> Verdict | None:
     """Which rank failed first; None when none did.
 
-    A rank that a signal killed before it could leave an error comes first; then the earliest error that is not about a lost peer; then the earliest of
-    those; last, ranks that the agent ended itself (SIGTERM to those that are left, and SIGKILL later).
+    A rank that a signal killed before it could leave an error comes first; then the earliest error that is not about a
+    lost peer; then the earliest of those; last, ranks that were ended because another failed (SIGTERM, and SIGKILL later).
     """
     exits = list(exits)
     begun = min((end.time for end in exits), default=0.0)

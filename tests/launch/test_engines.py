@@ -375,3 +375,16 @@ def test_it_works_from_a_clone_in_any_folder_and_leaves_no_temporary_files(make:
     code, said = run("--device", "null:2", TMPDIR=str(tmp_path / "tmp"))
     assert code == 0 and f"hwal at {ROOT / 'hwal' / '__init__.py'}" in said, said
     assert [path.name for path in (tmp_path / "tmp").iterdir() if path.name.startswith(("hwal-", "torchelastic"))] == []
+
+
+def test_two_nodes_meet_on_one_machine(make: Callable[[str], Run]) -> None:
+    run = make(JOIN.format(body="pass"))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    nodes = f"--engine-args=--nnodes 2 --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:{port} --local-addr 127.0.0.1"
+    both = [run.popen("--device", "null:1", nodes) for _ in range(2)]
+    ended = [finish(process) for process in both]
+    assert [code for code, _ in ended] == [0, 0], ended
+    assert sum("rank 0 of 2" in said and "total 2" in said for _, said in ended) == 1
+    assert "rank 1 of 2" in run.log(1) and "total 2" in run.log(1)
