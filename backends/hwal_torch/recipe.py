@@ -35,7 +35,7 @@ FLOOR = 0.1  # of the peak learning rate, where the cosine ends
 CLIP = 1.0
 DECAY = 0.1
 OPTIMIZERS = ("adamw", "adafactor", "adamw8bit", "sgd")
-TIMES_LR = {"adafactor": 5.0, "sgd": 50.0}  # these want a larger rate than Adam does: their default is this many times Adam's
+TIMES_LR = {"adafactor": 15.0, "sgd": 50.0}  # these want a larger rate than Adam does: their default is this many times Adam's
 EXPORTED = ("config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json")
 
 
