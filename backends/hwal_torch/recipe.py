@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Sequence
@@ -47,12 +48,14 @@ class Flags(argparse.ArgumentParser):
 
 
 def positive(text: str) -> int:
+    """A count, of 1 or more."""
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
     return int(text)
 
 
 def rate(text: str) -> float:
+    """A learning rate, above 0."""
     try:
         value = float(text)
     except ValueError:
@@ -63,6 +66,7 @@ def rate(text: str) -> float:
 
 
 def optimizer_name(text: str) -> str:
+    """One of OPTIMIZERS."""
     if text not in OPTIMIZERS:
         near = nearest(text, OPTIMIZERS)
         raise argparse.ArgumentTypeError(
@@ -72,6 +76,7 @@ def optimizer_name(text: str) -> str:
 
 
 def flags() -> argparse.ArgumentParser:
+    """The recipe's own flags; `hwal train` shows the same."""
     parser = Flags(prog="hwal train", allow_abbrev=False, description="Trains a causal language model on text.")
     parser.add_argument("--model", default="tiny", help="tiny, small, gpt2, a config.json, or a local checkpoint's folder")
     parser.add_argument("--data", action="append", default=[], help="a text file, folder or glob pattern; may be repeated")
@@ -87,6 +92,7 @@ def flags() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """Trains by the flags in `argv` (default: the program's). Raises HwalError."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a recipe that works without a network must not try one
     args = flags().parse_args(argv)
     source = find_model(args.model)
@@ -123,6 +129,7 @@ class Result:
 
 
 def train(rt: TorchRuntime, args: argparse.Namespace, language: Language, texts: list[bytes]) -> Result:
+    """The loop: like any script's, with evaluations and checkpoints every so many steps."""
     tokens = byte_tokens(texts) if language.bytes_only else tokenized(texts, language.tokenizer)
     corpus = split(tokens, language.seq_len)
     loader, held_out = corpus.loaders(language.source.batch)
@@ -271,16 +278,18 @@ def export(checkpoint: Path, folder: Path, tokenizer: Any) -> str | None:
 
 
 def generate_command(folder: Path) -> str:
+    """What to type to see the model write."""
     call = f"pipeline('text-generation', '{folder.as_posix()}')('The ')[0]['generated_text']"
     return f'python -c "from transformers import pipeline; print({call})"'
 
 
 def resume_command(run_dir: Path, args: argparse.Namespace) -> str:
+    """What to type to train as many steps again."""
     given = {"model": args.model, "seq-len": args.seq_len, "lr": args.lr, "optimizer": args.optimizer}
     defaults = {"model": "tiny", "seq-len": None, "lr": None, "optimizer": "adamw"}
-    words = [f"--{name} {value}" for name, value in given.items() if value != defaults[name]]
-    words += [f"--data {source}" for source in args.data]
-    return " ".join(["hwal train", f"--resume {run_dir}", *words, f"--steps {2 * args.steps}"])
+    words = [word for name, value in given.items() if value != defaults[name] for word in (f"--{name}", str(value))]
+    words += [word for source in args.data for word in ("--data", source)]
+    return shlex.join(["hwal", "train", "--resume", str(run_dir), *words, "--steps", str(2 * args.steps)])
 
 
 if __name__ == "__main__":

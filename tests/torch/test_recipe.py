@@ -185,6 +185,13 @@ def test_the_schedule_warms_up_and_falls_to_its_floor() -> None:
     assert recipe.Schedule(1)(0) == 1.0
 
 
+def test_the_command_to_go_on_repeats_what_was_asked() -> None:
+    args = recipe.flags().parse_args(["--model", "small", "--data", "my notes.txt", "--steps", "30"])
+    assert recipe.resume_command(Path("runs/recipe"), args) == (
+        "hwal train --resume runs/recipe --model small --data 'my notes.txt' --steps 60"
+    )
+
+
 # runs
 
 
