@@ -13,7 +13,7 @@ from hwal.cli.survey import Survey, survey
 from hwal.env import TOPOLOGY
 from hwal.errors import EXIT_OK, DeviceError
 from hwal.topology import Device, Link
-from hwal.values import Machine, Target
+from hwal.values import AUTO, Machine, Target
 
 EPILOG = """\
 exit codes: 0 done, 2 a wrong flag or file
@@ -84,10 +84,9 @@ def table(machine: Machine, nothing: str | None, width: int) -> list[str]:
         if probe.state == "blocked":
             lines += ["", *_fill(f"{probe.backend}: blocked: {probe.reason}", width)]
             lines += _fill(f"try: {probe.hint}", width, "  ") if probe.hint else []
-    lines += [
-        "",
-        *_fill(f"auto would take {machine.choice}" if machine.choice else f"auto would take nothing: {nothing}", width),
-    ]
+    choice = machine.choice
+    taken = "auto would take" if choice is None or choice.target.backend == AUTO else "chosen:"
+    lines += ["", *_fill(f"{taken} {choice or f'nothing: {nothing}'}", width)]
     timed = [f"{probe.backend} {probe.ms:.1f} ms" for probe in machine.probes if probe.ms is not None]
     if timed:
         lines += _fill(f"probes: {', '.join(timed)}", width)

@@ -24,7 +24,9 @@ from hwal.values import AUTO, Machine, Target
 SUITES: Mapping[str, str] = {"torch": "hwal_torch.testing"}  # framework -> the module that holds its suite
 SUITE_CLASSES = "RuntimeSuite"
 VERSIONS = ("torch", "torch_xla", "tensorflow", "keras", "transformers", "safetensors", "numpy")
-PYTEST_INI = f"[pytest]\npython_classes = {SUITE_CLASSES}\nmarkers =\n    slow: starts training processes\n"
+PYTEST_INI = (
+    f"[pytest]\npython_files = *.py\npython_classes = {SUITE_CLASSES}\nmarkers =\n    slow: starts training processes\n"
+)
 FAILED = (0, 1)  # pytest's exit codes when the tests ran: all passed, some failed
 
 EPILOG = """\

@@ -60,11 +60,12 @@ def test_the_report(hwal: Hwal, folder: Path) -> None:
         ("bf16 trains.", "not applicable"),
     ]
     assert report.promises[3].reason == "no bf16 on imaginary devices"
-    assert "curves differ | here" in (report.promises[2].reason or "")
+    assert "curves differ | here\nE   assert 2 == 1" in (report.promises[2].reason or "")
     assert report.machine.host.name is None
     assert report.versions["torch"] is not None
     text = (folder / "report" / "report.md").read_text(encoding="utf-8")
     assert "| bf16 trains. | not applicable | no bf16 on imaginary devices |" in text
+    assert "chosen: null: 2 × imaginary device, asked for by --device null:2" in text
     assert "null: 2 imaginary devices" in text and "## What broke\n\n### test_same_curve[2]" in text
     assert json.loads((folder / "report" / "host.json").read_text(encoding="utf-8"))["system"]
 
