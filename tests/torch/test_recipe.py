@@ -44,7 +44,7 @@ def test_the_command_line_and_the_recipe_have_the_same_flags() -> None:
     from hwal.cli.flags import OPTIMIZERS, RECIPE
 
     own = {name for action in recipe.flags()._actions for name in action.option_strings} - {"-h", "--help"}
-    assert own == {f"--{name.replace('_', '-')}" for name in RECIPE}
+    assert own == {row.flag for row in RECIPE}
     assert OPTIMIZERS == recipe.OPTIMIZERS
 
 
