@@ -144,7 +144,8 @@ class Machine(Record):
     @classmethod
     def from_dict(cls, data: Any, where: str = "$") -> Machine:
         if not (isinstance(data, Mapping) and isinstance(data.get("probes"), list)):
-            raise RecordError("not a document that `hwal devices --json` printed: it has no list of probes", where=where)
+            place = f"{where}.probes" if isinstance(data, Mapping) and "probes" in data else where
+            raise RecordError("not a document that `hwal devices --json` printed: it has no list of probes", where=place)
         document = dict(data)
         document["probes"] = [dict(probe) if isinstance(probe, Mapping) else probe for probe in document["probes"]]
         for part, kind in (("devices", Device), ("links", Link)):
