@@ -59,6 +59,7 @@ class Run:
     def __init__(self, folder: Path, script: str) -> None:
         self.folder = folder
         (folder / "train.py").write_text(script)
+        (folder / "tmp").mkdir(exist_ok=True)
 
     def popen(self, *flags: str, **env: str) -> subprocess.Popen[str]:
         argv = [sys.executable, "-m", "hwal", "train", *flags, "--out", "run", "train.py"]
@@ -68,7 +69,7 @@ class Run:
         return subprocess.Popen(
             argv,
             cwd=self.folder,
-            env={**os.environ, **ENV, **env},
+            env={**os.environ, **ENV, "TMPDIR": str(self.folder / "tmp"), **env},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -369,12 +370,11 @@ def test_two_runs_at_once_do_not_meet(make: Callable[[str], Run]) -> None:
     assert [finish(process)[0] for process in both] == [0, 0]
 
 
-def test_it_works_from_a_clone_in_any_folder_and_leaves_no_temporary_files(make: Callable[[str], Run], tmp_path: Path) -> None:
+def test_it_works_from_a_clone_in_any_folder_and_leaves_no_temporary_files(make: Callable[[str], Run]) -> None:
     run = make("import hwal, sys\nprint('hwal at', hwal.__file__)\nsys.exit(hwal.__version__ == '')")
-    (tmp_path / "tmp").mkdir()
-    code, said = run("--device", "null:2", TMPDIR=str(tmp_path / "tmp"))
+    code, said = run("--device", "null:2")
     assert code == 0 and f"hwal at {ROOT / 'hwal' / '__init__.py'}" in said, said
-    assert [path.name for path in (tmp_path / "tmp").iterdir() if path.name.startswith(("hwal-", "torchelastic"))] == []
+    assert [path.name for path in (run.folder / "tmp").iterdir() if path.name.startswith(("hwal-", "torchelastic"))] == []
 
 
 def test_two_nodes_meet_on_one_machine(make: Callable[[str], Run]) -> None:
