@@ -148,24 +148,29 @@ class Machine(Record):
             raise RecordError("not a document that `hwal devices --json` printed: it has no list of probes", where=place)
         document = dict(data)
         document["probes"] = [dict(probe) if isinstance(probe, Mapping) else probe for probe in document["probes"]]
+        orphans = []
         for part, kind in (("devices", Device), ("links", Link)):
             items = document.pop(part, [])
             if not isinstance(items, list):
                 raise RecordError(f"{part!r} is not a list", where=f"{where}.{part}")
             for i, item in enumerate(items):
                 place = f"{where}.{part}[{i}]"
-                owner = _owner(kind.from_dict(item, place).backend, document["probes"], place)
-                owner.setdefault(part, []).append(item)
-        return super().from_dict(document, where)
+                backend = kind.from_dict(item, place).backend
+                owner = _owner(backend, document["probes"])
+                if owner is None:
+                    orphans.append(RecordError(f"no probe is of backend {backend!r}", where=place))
+                else:
+                    owner.setdefault(part, []).append(item)
+        machine = super().from_dict(document, where)  # a probe that is wrong in itself is the better complaint
+        if orphans:
+            raise orphans[0]
+        return machine
 
 
-def _owner(backend: str, probes: list[Any], where: str) -> dict[str, Any]:
+def _owner(backend: str, probes: list[Any]) -> dict[str, Any] | None:
     """The probe that a device or link belongs to: the backend's ready one (a clash of names adds a blocked one beside it)."""
     own = [probe for probe in probes if isinstance(probe, dict) and probe.get("backend") == backend]
-    own.sort(key=lambda probe: probe.get("state") != "ready")
-    if not own:
-        raise RecordError(f"no probe is of backend {backend!r}", where=where)
-    return own[0]
+    return min(own, key=lambda probe: probe.get("state") != "ready", default=None)
 
 
 @dataclass(frozen=True)
