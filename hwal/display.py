@@ -108,7 +108,7 @@ class LineDisplay(SilentDisplay):
     def _print(self) -> None:
         assert self._last is not None
         (step, total, loss, unit), self._last = self._last, None
-        parts = [f"step {_of(step, total)}", f"loss {_loss(loss)}", f"{human(self._pace.rate)} {unit}/s"]
+        parts = [f"step {_of(step, total)}", f"loss {shown_loss(loss)}", f"{human(self._pace.rate)} {unit}/s"]
         left = self._pace.left(step, total)
         if left:
             parts.append(f"ETA {clock(left)}")
@@ -160,7 +160,7 @@ class BarDisplay(Display):
         left = self._pace.left(step, total)
         fields: dict[str, Any] = {
             "steps": _of(step, total),
-            "loss": _loss(loss),
+            "loss": shown_loss(loss),
             "rate": f"{human(self._pace.rate)} {unit}/s",
             "left": "" if left is None else f"ETA {clock(left)}",
         }
@@ -259,7 +259,8 @@ def _of(step: int, total: int | None) -> str:
     return str(step) if total is None else f"{step}/{total}"
 
 
-def _loss(loss: Any) -> str:
+def shown_loss(loss: Any) -> str:
+    """A loss in four decimals; text, such as "nan", as it is."""
     if isinstance(loss, int | float):
         return f"{loss:.4f}" if abs(loss) < 1e4 else f"{loss:.3e}"
     return "–" if loss is None else str(loss)

@@ -22,7 +22,7 @@ from pathlib import Path
 from time import perf_counter, time
 from typing import Any, TextIO
 
-from hwal.display import Display, make_display, progress_mode
+from hwal.display import Display, human, make_display, progress_mode, shown_loss
 from hwal.errors import ScriptError
 
 FILE = "metrics.jsonl"
@@ -50,8 +50,11 @@ class Reporter:
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
         self._last = perf_counter()
-        self.first_loss: float | None = None
-        self.last_loss: float | None = None
+        self._begun = perf_counter()
+        self._steps = 0
+        self._units = 0.0
+        self._first_loss: Any = None
+        self._last_loss: Any = None
 
     # the training thread
 
@@ -107,6 +110,16 @@ class Reporter:
         if self._display is not None:
             self._display.close(failed)
 
+    def summary(self) -> str | None:
+        """What came of the run, in one line, once it is closed; None when there was no step."""
+        if self._steps == 0:
+            return None
+        seconds = perf_counter() - self._begun
+        return (
+            f"{self._steps} steps in {seconds:.1f} s, loss {shown_loss(self._first_loss)} to {shown_loss(self._last_loss)}, "
+            f"{human(self._units / seconds)} {self.unit}/s"
+        )
+
     # the background thread
 
     def _start(self) -> None:
@@ -146,9 +159,11 @@ class Reporter:
         value = _number(loss)
         units = samples if self.unit == "samples" else _number(count)
         rate = units / max(seconds, 1e-9) if isinstance(units, int | float) else 0.0
-        self.last_loss = value
-        if self.first_loss is None:
-            self.first_loss = value
+        if self._steps == 0:
+            self._first_loss = value
+        self._last_loss = value
+        self._steps += 1
+        self._units += units if isinstance(units, int | float) else 0.0
         if self._display is not None:
             self._display.update(step, self.total_steps, value, rate, self.unit)
         record = {

@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 
 from hwal.env import RUN_DIR, Settings
-from hwal.errors import OutputError
+from hwal.errors import OutputError, UsageError
 from hwal.launch.world import job_id
 from hwal.values import World
 
@@ -18,16 +18,25 @@ TRACES = ("metrics.jsonl", "checkpoints", "plan.json", "preempted.json", "logs")
 
 
 def choose_run_dir(settings: Settings, stem: str, world: World, environ: Mapping[str, str]) -> Path:
-    """Where the run called `stem` (its script's name) keeps its files.
+    """Where the run called `stem` (its script's name) keeps its files. Raises UsageError and OutputError.
 
-    HWAL_RUN_DIR, as the launcher set it; else --out; else the folder that --resume goes on in; else runs/STEM, or the first
-    free of runs/STEM-2, -3 … when it holds a run. Ranks that another launcher started cannot agree on what is free: their
-    folder is named after the job.
+    HWAL_RUN_DIR, as the launcher set it; else --out, which must not hold another run; else the folder that --resume goes on
+    in; else runs/STEM, or the first free of runs/STEM-2, -3 … when it holds a run. Ranks that another launcher started
+    cannot agree on what is free: their folder is named after the job.
     """
     if environ.get(RUN_DIR):
         return Path(environ[RUN_DIR])
     if settings.out is not None:
-        return Path(settings.out)
+        out = Path(settings.out)
+        starts_again = environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+        if settings.resume is None and world.rank == 0 and not starts_again and out.is_dir() and holds_run(out):
+            raise UsageError(
+                f"{out} already holds a run",
+                where=f"--out {out}",
+                why="a second one would write over its files",
+                hint="--resume goes on with it; or choose another --out",
+            )
+        return out
     if settings.resume is not None:
         return Path(settings.resume)
     name = _clean(stem) or "run"

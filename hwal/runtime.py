@@ -112,10 +112,12 @@ class Runtime(ABC):
         self.stop_request.install()
 
     def end(self, error: BaseException | None = None) -> None:
-        """Flushes the metrics, prints the summary on the main rank and leaves the world. Safe to call twice."""
-        self.ended = True
+        """Flushes the metrics, says on the main rank what came of the run, and leaves the world. Safe to call twice."""
+        first, self.ended = not self.ended, True
         self.stop_request.uninstall()
         self.reporter.close(failed=isinstance(error, Exception | KeyboardInterrupt))
+        if first and error is None and (summary := self.reporter.summary()) is not None:
+            self.say(f"{summary}; see {self.run_dir}")
 
     def __enter__(self) -> Self:
         return self

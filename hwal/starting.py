@@ -9,10 +9,9 @@ from importlib import import_module
 from pathlib import Path
 
 from hwal.choose import choose
-from hwal.detect import detect, read_machine
 from hwal.env import DEVICE, PROCESSES, TOPOLOGY, Settings, strangers
 from hwal.errors import HwalError, ScriptError, UsageError, VersionError, WorldError, nearest
-from hwal.host import Host, RecordedHost
+from hwal.host import Host
 from hwal.launch.build import keep_threads
 from hwal.launch.framework import FRAMEWORKS
 from hwal.launch.place import read_plan, take_place
@@ -21,7 +20,8 @@ from hwal.plan import make_plan
 from hwal.registry import Registry
 from hwal.rundir import choose_run_dir, make_run_dir
 from hwal.runtime import Backend, Job, Runtime, guard_spawned
-from hwal.values import AUTO, Choice, Decision, Machine, Plan, Probe, Request, Target, World
+from hwal.survey import survey
+from hwal.values import AUTO, Choice, Decision, Plan, Request, World
 
 MODULES: Mapping[str, tuple[str, ...]] = {"torch": ("torch",), "keras": ("keras", "tensorflow", "tf_keras")}
 
@@ -42,14 +42,13 @@ def begin(framework: str | None, environ: MutableMapping[str, str]) -> Runtime:
     world = read_world(environ)
     check_size(world, environ)
     given = read_plan(environ)
-    registry = Registry(Host())
     if given is None:
-        laid = _lay(framework, settings, world, registry, environ)
+        laid = _lay(framework, settings, world, environ)
         take_place(laid.plan.processes[world.local_rank % laid.plan.local_size], environ)
         for name, value in laid.backend.environment(laid.plan).items():
             environ.setdefault(name, value)
     else:
-        laid = Laid(given, registry.load(_known(given.backend, registry)))
+        laid = Laid(given, _backend(given.backend))
     check_plan(laid.plan, world, framework)
     cls = runtime_class(laid.backend, laid.plan.framework)
     script = sys.argv[0] if sys.argv else ""
@@ -119,18 +118,12 @@ def runtime_class(backend: Backend, framework: Decision) -> type[Runtime]:
     return cls
 
 
-def _lay(framework: str | None, settings: Settings, world: World, registry: Registry, environ: Mapping[str, str]) -> Laid:
+def _lay(framework: str | None, settings: Settings, world: World, environ: Mapping[str, str]) -> Laid:
     """The plan of a script that no launcher of hwal's started: detect, choose and plan happen right here, on every rank."""
-    target = Target.parse(environ.get(DEVICE) or AUTO, registry.names)
-    backends = {}
-    for name in registry.names:
-        try:
-            backends[name] = registry.load(name)
-        except HwalError:
-            continue  # detect reports it as blocked
-    choice = choose(target, probes(target, registry, environ), backends)
-    backend = backends[choice.backend]
-    request = Request(target=target, processes=world.local_size, settings=settings)
+    found = survey(environ.get(TOPOLOGY) or None, environ.get(DEVICE) or AUTO)
+    choice = choose(found.target, found.probes, found.backends)
+    backend = found.backends[choice.backend]
+    request = Request(target=found.target, processes=world.local_size, settings=settings)
     if world.size % world.local_size:
         raise WorldError(
             f"{world.size} ranks, {world.local_size} of them here: not equally many on every machine",
@@ -141,15 +134,6 @@ def _lay(framework: str | None, settings: Settings, world: World, registry: Regi
     plan = make_plan(choice, backend.caps, request, decide(framework, sys.modules), nodes)
     plan, notes = keep_threads(plan, environ)
     return Laid(plan, backend, _lines(choice, plan, world, (*strangers(environ), *plan.notes, *notes)))
-
-
-def probes(target: Target, registry: Registry, environ: Mapping[str, str]) -> tuple[Probe, ...]:
-    """What is here; with HWAL_TOPOLOGY, what is on the machine that it describes."""
-    path = environ.get(TOPOLOGY)
-    machine = read_machine(path) if path else Host()
-    if isinstance(machine, Machine):
-        return machine.probes
-    return detect(machine if isinstance(machine, RecordedHost) else Host(), registry, target)
 
 
 def decide(framework: str | None, modules: Mapping[str, object]) -> Decision:
@@ -188,12 +172,14 @@ def _whence(world: World) -> str:
     return "no launcher's variables in the environment" if world.launcher == "none" else f"world from {world.launcher}"
 
 
-def _known(name: str, registry: Registry) -> str:
+def _backend(name: str) -> Backend:
+    """The backend that a plan names."""
+    registry = Registry(Host())
     if name not in registry.names:
         raise UsageError(
             f"the plan names backend {name!r}, which is not installed", hint=f"there are {', '.join(registry.names)}"
         )
-    return name
+    return registry.load(name)
 
 
 def _stem(script: str) -> str:

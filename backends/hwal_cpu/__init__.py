@@ -30,10 +30,13 @@ class CpuBackend(Backend):
         return probe(host)
 
     def environment(self, plan: Plan) -> dict[str, str]:
-        """OMP_NUM_THREADS, which torch reads once, at import. Unequal ranks are left to the runtime's set_num_threads."""
+        """OMP_NUM_THREADS, which torch reads once, at import; unequal ranks are left to the runtime's set_num_threads.
+
+        ACCELERATE_USE_CPU, because accelerate on a CPU otherwise ignores a world of several ranks, and each trains alone.
+        """
         threads = {process.threads for process in plan.processes}
         count = threads.pop() if len(threads) == 1 else None
-        return {} if count is None else {"OMP_NUM_THREADS": str(count)}
+        return {"ACCELERATE_USE_CPU": "true"} | ({} if count is None else {"OMP_NUM_THREADS": str(count)})
 
 
 backend = CpuBackend()

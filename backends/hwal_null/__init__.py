@@ -22,7 +22,7 @@ from hwal.errors import DeviceError, TargetError
 from hwal.host import Host
 from hwal.runtime import Backend
 from hwal.topology import Device
-from hwal.values import Caps, Probe, Target
+from hwal.values import Caps, Plan, Probe, Target
 
 
 class NullBackend(Backend):
@@ -61,6 +61,10 @@ class NullBackend(Backend):
                 hint=f"--device null:{len(probe.devices)}, or another machine file",
             )
         return probe.devices
+
+    def environment(self, plan: Plan) -> dict[str, str]:
+        """Variables that every rank has before torch is imported: here one that keeps accelerate off real devices."""
+        return {"ACCELERATE_USE_CPU": "true"}
 
 
 backend = NullBackend()

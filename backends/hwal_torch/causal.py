@@ -222,7 +222,7 @@ def _sees_ahead(model: Any) -> bool:
     second[0, -1] += 1
     before, after = (model(input_ids=tokens, use_cache=False).logits[0, :-1].float() for tokens in (first, second))
     model.train(was)
-    return not torch.allclose(before, after, rtol=1e-3, atol=1e-4)
+    return bool((before - after).abs().max() > 1e-4 * before.std())  # rounding is a thousand times below
 
 
 class _plain_words:

@@ -58,27 +58,37 @@ def read(loader: DataLoader[Any], reading: Reading, say: Callable[[str], None]) 
 
 
 def _read_indexed(loader: DataLoader[Any], reading: Reading) -> Iterator[Fed]:
-    units: deque[Unit] = deque()
+    queued: deque[Unit] = deque()
 
-    def batches() -> Iterator[Indices]:
+    def batches() -> Iterator[list[int]]:
+        units: list[Unit] = []
         for number, indices in enumerate(global_batches(loader, reading)):
             if number < reading.skip:
                 continue
-            for unit in reading.cut.units(len(indices), ghosts=reading.train):
-                units.append(unit)
-                chosen = Indices(indices[unit.low : unit.high])
-                chosen.seeds = [mix(reading.seed, number, unit.low + i) for i in range(unit.rows)] if loader.num_workers else []
-                yield chosen
+            if not units or units[0].total != len(indices):  # nearly every batch is cut like the one before
+                units = reading.cut.units(len(indices), ghosts=reading.train)
+            for unit in units:
+                queued.append(unit)
+                chosen = indices[unit.low : unit.high]
+                if loader.num_workers:
+                    yield Indices(chosen, [mix(reading.seed, number, unit.low + i) for i in range(unit.rows)])
+                else:
+                    yield chosen
 
     dataset = SeededDataset(loader.dataset) if loader.num_workers else loader.dataset
     for data in _rebuilt(loader, reading, dataset=dataset, batch_sampler=batches(), collate_fn=loader.collate_fn):
-        yield units.popleft(), data
+        yield queued.popleft(), data
 
 
 class Indices(list[int]):
     """The indices of one forward and the seed of each of its samples."""
 
-    seeds: list[int]
+    def __init__(self, indices: Iterable[int], seeds: list[int]) -> None:
+        super().__init__(indices)
+        self.seeds = seeds
+
+    def __reduce__(self) -> Any:  # on its way to a worker
+        return Indices, (list(self), self.seeds)
 
 
 class SeededDataset(Dataset[Any]):

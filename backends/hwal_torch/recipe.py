@@ -16,7 +16,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
 from typing import Any, NoReturn
 
 import torch
@@ -98,7 +97,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     source = find_model(args.model)
     notes: list[str] = []
     texts = documents(args.data, notes.append)
-    began = perf_counter()
     with hwal.start(framework="torch") as rt:
         for note in notes:
             rt.say(note)
@@ -106,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         language = read_language(source, args.seq_len)
         result = train(rt, args, language, texts)
     if rt.is_main:
-        report(result, perf_counter() - began, language, args)
+        report(result, language, args)
 
 
 def _quiet_transformers() -> None:
@@ -118,11 +116,10 @@ def _quiet_transformers() -> None:
 
 @dataclass(frozen=True)
 class Result:
-    """What a run came to. `checkpoint` is its last one; `steps` those of this run, without those before --resume."""
+    """What a run came to. `checkpoint` is its last one."""
 
     run_dir: Path
     checkpoint: Path
-    steps: int
     parameters: int
     eval_loss: float
     memory: str
@@ -166,7 +163,7 @@ def train(rt: TorchRuntime, args: argparse.Namespace, language: Language, texts:
         loss = evaluate(rt, model, held_out)
     memory = rt.memory()
     peak = "unknown" if memory.peak is None else f"{memory.peak / 2**20:,.0f} MiB at the most ({memory.source})"
-    return Result(rt.run_dir, saved, rt.steps_done - begun, parameters, loss, peak)
+    return Result(rt.run_dir, saved, parameters, loss, peak)
 
 
 def summed_loss(model: nn.Module, batch: torch.Tensor) -> tuple[torch.Tensor, int]:
@@ -241,7 +238,7 @@ def _adamw8bit() -> Any:
 # after the run
 
 
-def report(result: Result, seconds: float, language: Language, args: argparse.Namespace) -> None:
+def report(result: Result, language: Language, args: argparse.Namespace) -> None:
     """Exports the model, draws the curve and says what came of it."""
     folder = result.run_dir / "model"
     trouble = export(result.checkpoint, folder, language.tokenizer)
@@ -249,12 +246,9 @@ def report(result: Result, seconds: float, language: Language, args: argparse.Na
     png = result.run_dir / "loss.png"
     missing = save_png(curve, png, f"{args.model}, {result.parameters:,} parameters")
     show_curve(curve, sys.stdout)
-    losses = [loss for _, loss in curve.train]
-    told = f"loss {losses[0]:.3f} to {losses[-1]:.3f}, " if losses else ""
-    speed = f"{curve.rate:,.0f} tokens/s (median), " if curve.rate else ""
     rows = [
-        ("trained", f"{result.steps} steps, {told}eval_loss {result.eval_loss:.3f}"),
-        ("speed", f"{speed}{seconds:.1f} s in all"),
+        ("held out", f"loss {result.eval_loss:.3f} on text that was not trained on"),
+        ("speed", f"{curve.rate:,.0f} tokens/s in the median step" if curve.rate else "no step was done"),
         ("memory", result.memory),
         ("curve", str(png) if missing is None else f"no PNG: {missing}"),
         ("saved", str(result.checkpoint)),

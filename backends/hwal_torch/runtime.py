@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -217,10 +218,39 @@ class SharedTorchRuntime(TorchRuntime):
         first = self.gradients.unfinished
         self.gradients.reduce(self.stop_request.name is not None)
         lr = optimizer.param_groups[0]["lr"]
-        self.gradients.apply(optimizer, clip)
+        if self._finite(optimizer):
+            self.gradients.apply(optimizer, clip)
         if first:
             self.step_done(self.gradients.loss, lr, unit.total, self.gradients.count)
         return True
+
+    def _finite(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether the global batch's loss is a number; else --on-nan: the run ends before the update, or leaves it out.
+
+        Reading the loss is free where the host computes; a runtime whose device works ahead of it must look less often.
+        """
+        if math.isfinite(self.gradients.loss):
+            return True
+        told = f"the loss of step {self.steps_done + 1} is {float(self.gradients.loss)}"
+        if self.job.settings.on_nan == "skip":
+            self.say(f"{told}: no update (--on-nan skip)")
+            optimizer.zero_grad(set_to_none=True)
+            return False
+        raise ScriptError(
+            told,
+            where=f"epoch {self.epoch}, learning rate {optimizer.param_groups[0]['lr']:g}",
+            why=self._first_bad_parameter() + "; no update was made",
+            hint="a lower learning rate, clip=1.0 or --precision fp32; --on-nan skip leaves such batches out",
+        )
+
+    def _first_bad_parameter(self) -> str:
+        parameters = self.parameters()
+        for what, pick in (("", lambda p: p), ("the gradient of ", lambda p: p.grad)):
+            for name, parameter in parameters.items():
+                value = pick(parameter)
+                if value is not None and not bool(torch.isfinite(value).all()):
+                    return f"{what}{name} is the first that is not finite"
+        return "all parameters and gradients are finite"
 
     def mean(self, total: Any, count: Any = 1) -> float:
         pair = torch.tensor([float(total), float(count)], dtype=torch.float64, device=self._host_device)

@@ -31,7 +31,7 @@ class Trial:
         loader: "map", "stream", "weighted" (a sampler of the user's), "batched" (its own batch sampler) or "whole" (the
             data set makes the batches).
         noise: added to every row as it is read. dropout: in the model.
-        save_at, stop_at: the step after which to save, or to receive SIGTERM.
+        save_at, stop_at: the step after which to save, or to receive SIGTERM. nan_at: the step whose loss is no number.
     """
 
     rows: int = 26
@@ -47,6 +47,7 @@ class Trial:
     optimizer: str = "adamw"
     save_at: int | None = None
     stop_at: int | None = None
+    nan_at: int | None = None
 
 
 class Rows(Dataset[tuple[int, torch.Tensor, torch.Tensor]]):
@@ -110,6 +111,7 @@ def pad(samples: list[Any]) -> Any:
 
 
 def loader_of(trial: Trial) -> DataLoader[Any]:
+    """The loader that a trial names, with the global batch as its batch size."""
     dataset: Any = Text(trial.rows) if trial.text else Rows(trial.rows, trial.noise)
     common: dict[str, Any] = {"collate_fn": pad, "num_workers": trial.workers}
     if trial.loader == "stream":
@@ -154,6 +156,7 @@ def loss_of(model: nn.Module, batch: Any) -> Any:
 
 
 def build(rt: TorchRuntime, trial: Trial) -> tuple[nn.Module, torch.optim.Optimizer, Any]:
+    """Model, optimizer and scheduler of a trial, prepared."""
     with rt.scope():
         model = Net(trial.text, trial.dropout)
         kinds: dict[str, Any] = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
@@ -176,6 +179,8 @@ def train(rt: TorchRuntime, trial: Trial) -> dict[str, Any]:
                 ids += batch[0].tolist()
             with rt.autocast():
                 loss = loss_of(model, batch)
+                if rt.steps_done + 1 == trial.nan_at:
+                    loss = loss * float("nan")
             rt.backward(loss)
             rate = optimizer.param_groups[0]["lr"]
             if rt.step(optimizer, clip=trial.clip):

@@ -220,6 +220,17 @@ class RuntimeSuite:
         rest, _ = self.curve(size, Trial(text=True), tmp_path / "cut", settings)
         assert largest_difference([step["loss"] for step in done] + rest, whole) <= SAME
 
+    def test_a_loss_that_is_no_number(self, tmp_path: Path) -> None:
+        """P4: a NaN loss ends the run before the update and names the step, or, under --on-nan skip, changes nothing."""
+        for size in self.worlds(1, 2):
+            outcomes = self.run(size, train, Trial(nan_at=5), folder=tmp_path / f"stop-{size}")
+            assert all("the loss of step 5 is nan" in (outcome.error or "") for outcome in outcomes), outcomes
+            skip = Settings(precision="fp32", on_nan="skip")
+            rank = self.results(size, train, Trial(nan_at=4, epochs=1), folder=tmp_path / f"skip-{size}", settings=skip)[0]
+            before = self.results(size, train, Trial(epochs=1, steps=3), folder=tmp_path / f"before-{size}")[0]
+            assert len(rank["steps"]) == 4
+            assert all(torch.equal(rank["weights"][name], value) for name, value in before["weights"].items())
+
     # what a run leaves, and what it says
 
     def test_metrics(self, tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 
 from hwal.cli import show
 from hwal.cli.parser import Exit, Parser
-from hwal.cli.survey import Survey, survey
 from hwal.env import TOPOLOGY
 from hwal.errors import EXIT_OK, DeviceError
+from hwal.survey import Survey, survey
 from hwal.topology import Device, Link
 from hwal.values import AUTO, Machine, Target
 

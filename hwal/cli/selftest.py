@@ -14,11 +14,11 @@ from hwal.choose import choose
 from hwal.cli import show, tell
 from hwal.cli.devices import table
 from hwal.cli.parser import Exit, Parser
-from hwal.cli.survey import survey
 from hwal.env import DEVICE
 from hwal.errors import EXIT_FAILED, EXIT_OK, HwalError, OutputError, VersionError
 from hwal.host import Host
 from hwal.record import Record, parse_json
+from hwal.survey import survey
 from hwal.values import AUTO, Machine, Target
 
 SUITES: Mapping[str, str] = {"torch": "hwal_torch.testing"}  # framework -> the module that holds its suite

@@ -12,7 +12,6 @@ from pathlib import Path
 from hwal.choose import choose
 from hwal.cli import show, tell
 from hwal.cli.flags import BARE, Given, help_text, read, recipe_arguments
-from hwal.cli.survey import Survey, survey
 from hwal.display import progress_mode
 from hwal.env import DEVICE, SETTINGS, TOPOLOGY, Settings, strangers
 from hwal.errors import EXIT_OK, UsageError, VersionError, WorldError
@@ -23,6 +22,7 @@ from hwal.launch.world import read_world
 from hwal.plan import make_plan
 from hwal.plan.given import choice_of, read_plan
 from hwal.rundir import choose_run_dir, make_run_dir
+from hwal.survey import Survey, survey
 from hwal.values import AUTO, Choice, Launch, Plan, Process, Request, World
 
 RECIPE = "recipe"  # what the built-in recipe's runs are called

@@ -13,7 +13,6 @@ LATER: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "grad_checkpoint": (bool, "leave it out, and lower --micro-batch to save memory"),
     "compile": (bool, "leave it out, or call torch.compile on the parts of your model that gain"),
     "deterministic": (bool, "--virtual-ranks N: losses within 1e-6 at any world size that divides N"),
-    "on_nan": (lambda value: value == "skip", "leave it out, and check the loss in your script before rt.backward"),
     "hang_timeout": (lambda value: value is not None, "leave it out: the time limit of the collectives applies, half an hour"),
 }
 """Field of Settings -> (which values are not supported yet, what to do instead)."""

@@ -353,4 +353,4 @@ def test_environment(threads: tuple[int | None, ...], environment: dict[str, str
     processes = tuple(Process(i, (i,), device.cores, threads[i]) for i, device in enumerate(devices))
     fp32 = Decision("fp32", "test")
     plan = Plan("cpu", Decision("torch", "test"), devices, processes, {"dp": len(devices)}, fp32, Decision("auto", "test"))
-    assert backend.environment(plan) == environment
+    assert backend.environment(plan) == {"ACCELERATE_USE_CPU": "true", **environment}

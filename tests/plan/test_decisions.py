@@ -203,7 +203,7 @@ def test_deterministic_needs_virtual_ranks() -> None:
 
 
 @pytest.mark.parametrize(
-    "setting", [{"grad_checkpoint": True}, {"deterministic": True, "virtual_ranks": 2}, {"on_nan": "skip"}]
+    "setting", [{"grad_checkpoint": True}, {"deterministic": True, "virtual_ranks": 2}, {"hang_timeout": 5.0}]
 )
 def test_what_comes_later_is_refused(setting: dict[str, object]) -> None:
     with pytest.raises(HwalError, match="comes with a later version"):
