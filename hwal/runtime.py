@@ -316,7 +316,9 @@ class Backend(ABC):
             found = [device for device in probe.devices if part in (str(device.index), device.id)]
             if not found:
                 there = ", ".join(f"{d.index} ({d.id})" if d.id else str(d.index) for d in probe.devices)
-                raise DeviceError(f"{self.name} has no device {part!r}; there are {there}", where=where)
+                raise DeviceError(
+                    f"{self.name} has no device {part!r}; there are {there}", where=where, hint=f"--device {self.name}"
+                )
             if found[0] in chosen:
                 raise DeviceError(f"device {part!r} is named twice", where=where)
             chosen.append(found[0])

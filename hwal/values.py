@@ -15,6 +15,7 @@ from hwal.topology import Device, Link, Topology
 
 AUTO = "auto"
 AXES = ("dp", "fsdp", "tp", "pp", "cp")
+LATER = {"cuda": "NVIDIA GPUs", "rocm": "AMD GPUs", "mps": "Apple GPUs", "tpu": "Google TPUs"}  # backends still to come
 ALSO_KNOWN_AS = {
     "gpu": "cuda (NVIDIA) or rocm (AMD)",
     "nvidia": "cuda",
@@ -47,6 +48,12 @@ class Target(Record):
         if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
             raise TargetError(
                 f"{text!r} names no device", where=where, hint=f"NAME or NAME:WHICH, NAME one of {', '.join(known)}"
+            )
+        if name in LATER and name not in known:
+            raise TargetError(
+                f"{name} ({LATER[name]}) comes with a later version of hwal; this one has {', '.join(known)}",
+                where=where,
+                hint="--device auto",
             )
         if name not in known:
             meant = ALSO_KNOWN_AS.get(name) or nearest(name, known)
