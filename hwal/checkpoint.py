@@ -141,6 +141,12 @@ class Checkpoints:
                 shutil.rmtree(folder, ignore_errors=True)
 
     @staticmethod
+    def clear_preempted(run_dir: Path) -> None:
+        """A run that goes on is no longer preempted."""
+        with suppress(OSError):
+            (run_dir / PREEMPTED).unlink(missing_ok=True)
+
+    @staticmethod
     def mark_preempted(run_dir: Path, signal: str, step: int) -> None:
         import json
 

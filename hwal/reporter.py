@@ -41,7 +41,8 @@ class Reporter:
         self.run_dir = run_dir
         self.total_steps: int | None = None
         self.unit = "samples"
-        self._queue: deque[tuple[Any, ...]] = deque()
+        self._queue: deque[Any] = deque()  # what rt.log was given, as dicts, and between them eight values a step
+        self._clock = time() - perf_counter()
         self._open: dict[str, Any] | None = None  # the record of the last step: rt.log may still add to it
         self._early: dict[str, Any] = {}  # what was logged before any step
         self._file: TextIO | None = None
@@ -66,7 +67,8 @@ class Reporter:
         if self.run_dir is None:
             return
         now = perf_counter()
-        self._queue.append((step, epoch, loss, lr, samples, count, now - self._last, time()))
+        # Flat, not as a tuple: numbers are no work for the garbage collector, which would cost more than the rest of this.
+        self._queue.extend((step, epoch, loss, lr, samples, count, now - self._last, now))
         self._last = now
         if self._thread is None:
             self._start()
@@ -84,7 +86,7 @@ class Reporter:
                     f"rt.log({name}=…) takes numbers and text, not {type(value).__name__}", hint="log each number under a name"
                 )
         if self.run_dir is not None:
-            self._queue.append((dict(values),))
+            self._queue.append(dict(values))
 
     def say(self, text: str) -> None:
         if self._display is None:
@@ -133,17 +135,42 @@ class Reporter:
             self._drain()
 
     def _drain(self, last: bool = False) -> None:
+        lines: list[str] = []
+        seconds = units = 0.0
+        take = self._queue.popleft
         while self._queue:
-            item = self._queue.popleft()
-            if len(item) == 1:
-                self._merge(item[0])
-            else:
-                self._write()
-                self._open = self._record(*item)
+            item = take()
+            if isinstance(item, dict):
+                self._merge(item)
+                continue
+            epoch, loss, lr, samples, count, took, at = take(), take(), take(), take(), take(), take(), take()
+            if self._open is not None:
+                lines.append(json.dumps(self._open))
+            self._open = record = {"step": item, "epoch": epoch, "loss": _number(loss), "lr": _number(lr), "samples": samples}
+            record["seconds"] = round(took, 6)
+            if count is not None:
+                record["count"] = count = _number(count)
+            record["time"] = round(self._clock + at, 3)
+            if self._early:
+                record.update(self._early)
+                self._early = {}
+            if self._steps == 0:
+                self._first_loss = record["loss"]
+            self._steps += 1
+            done = samples if self.unit == "samples" else count
+            units += done if isinstance(done, int | float) else 0.0
+            seconds += took
+        if last and self._open is not None:
+            lines.append(json.dumps(self._open))
+        if seconds and self._open is not None:
+            self._units += units
+            self._last_loss = self._open["loss"]
+            if self._display is not None:
+                self._display.update(self._open["step"], self.total_steps, self._last_loss, units / seconds, self.unit)
         if last:
-            self._write()
-        if self._file is not None and not self._failed:
-            self._guarded(self._file.flush)
+            self._open = None
+        if lines and not self._failed:
+            self._guarded(lambda: self._append("\n".join(lines) + "\n"))
 
     def _merge(self, values: dict[str, Any]) -> None:
         target = self._early if self._open is None else self._open
@@ -153,44 +180,12 @@ class Reporter:
             except Exception as error:  # a tensor of many elements, say, which only its own library can tell
                 self.say(f"rt.log({name}=…) is left out: {error}")
 
-    def _record(
-        self, step: int, epoch: int, loss: Any, lr: float | None, samples: int, count: Any, seconds: float, at: float
-    ) -> dict[str, Any]:
-        value = _number(loss)
-        units = samples if self.unit == "samples" else _number(count)
-        rate = units / max(seconds, 1e-9) if isinstance(units, int | float) else 0.0
-        if self._steps == 0:
-            self._first_loss = value
-        self._last_loss = value
-        self._steps += 1
-        self._units += units if isinstance(units, int | float) else 0.0
-        if self._display is not None:
-            self._display.update(step, self.total_steps, value, rate, self.unit)
-        record = {
-            "step": step,
-            "epoch": epoch,
-            "loss": value,
-            "lr": _number(lr),
-            "samples": samples,
-            "seconds": round(seconds, 6),
-        }
-        if count is not None:
-            record["count"] = _number(count)
-        record["time"] = round(at, 3)
-        record.update(self._early)
-        self._early = {}
-        return record
-
-    def _write(self) -> None:
-        record, self._open = self._open, None
-        if record is not None and self.run_dir is not None and not self._failed:
-            self._guarded(lambda: self._append(json.dumps(record) + "\n"))
-
-    def _append(self, line: str) -> None:
+    def _append(self, text: str) -> None:
         assert self.run_dir is not None
         if self._file is None:
             self._file = (self.run_dir / FILE).open("a", encoding="utf-8")
-        self._file.write(line)
+        self._file.write(text)
+        self._file.flush()
 
     def _guarded(self, action: Any) -> None:
         """A metrics file that cannot be written is told once, and training goes on."""
@@ -207,7 +202,7 @@ def _number(value: Any) -> Any:
     """A JSON value: device scalars are read; NaN and infinities, which JSON lacks, become strings."""
     if value is None or isinstance(value, str | bool | int):
         return value
-    number = float(value)
+    number = value if type(value) is float else float(value)
     return number if math.isfinite(number) else str(number)
 
 

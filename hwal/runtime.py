@@ -201,6 +201,8 @@ class Runtime(ABC):
     def restore_position(self, position: Position) -> None:
         self.epoch, self.step_in_epoch = position.epoch, position.step_in_epoch
         self.steps_done, self.samples = position.step, position.samples
+        if self.is_main:
+            self.checkpoints.clear_preempted(self.run_dir)
         self.run_seed = position.seed  # random state is (seed, step): another seed would break the curve
         self.reporter.resumed(self.steps_done)
 

@@ -60,7 +60,7 @@ def test_a_line_a_step_in_order(tmp_path: Path, ear: Ear) -> None:
     assert [line["loss"] for line in found] == [1.0 / number for number in range(1, 501)]
     assert list(found[0]) == ["step", "epoch", "loss", "lr", "samples", "seconds", "time"]
     assert all(line["seconds"] >= 0 for line in found)
-    assert [update[:3] for update in ear.updates] == [(number, 500, 1.0 / number) for number in range(1, 501)]
+    assert ear.updates[-1][:3] == (500, 500, 1.0 / 500)
     assert ear.closed == [False]
     assert re.fullmatch(r"500 steps in \d+\.\d s, loss 1\.0000 to 0\.0020, \S+ samples/s", reporter.summary() or "")
 
@@ -104,7 +104,7 @@ def test_what_is_not_finite_is_text(tmp_path: Path, ear: Ear) -> None:
     step(reporter, 2, loss=float("-inf"), count=float("nan"))
     reporter.close(failed=False)
     assert [(line["loss"], line["count"]) for line in lines(tmp_path)] == [("nan", "inf"), ("-inf", "nan")]
-    assert ear.updates[0][2] == "nan"
+    assert ear.updates[-1][2] == "-inf"
 
 
 class Scalar:
@@ -175,7 +175,7 @@ def test_a_file_that_cannot_be_written_is_told_once(tmp_path: Path, ear: Ear) ->
         step(reporter, number)
     reporter.close(failed=False)
     assert ear.said == ["metrics.jsonl cannot be written any more (Is a directory); training goes on without it"]
-    assert len(ear.updates) == 5
+    assert [update[0] for update in ear.updates] == [5]
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full on this system")

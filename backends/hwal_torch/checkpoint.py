@@ -12,12 +12,14 @@ Everything is saved under names, so that it does not matter how many ranks, or w
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 
@@ -65,7 +67,7 @@ def _manifest(rt: SharedTorchRuntime, files: dict[str, FileSum]) -> Manifest:
 
 def _save_model(model: nn.Module, folder: Path, number: int) -> None:
     tensors, _ = distinct(model.state_dict(), getattr(model, "_tied_weights_keys", None) or ())
-    save_file(tensors, folder / model_file(number), metadata={"format": "pt"})
+    _write(tensors, folder / model_file(number))
     config: Any = getattr(model, "config", None)
     if number == 0 and hasattr(config, "save_pretrained"):
         config.architectures = [type(model).__name__]
@@ -73,6 +75,17 @@ def _save_model(model: nn.Module, folder: Path, number: int) -> None:
         generation = getattr(model, "generation_config", None)
         if generation is not None:
             generation.save_pretrained(folder)
+
+
+def _write(tensors: dict[str, torch.Tensor], path: Path) -> None:
+    """Raises OSError when the disk is full: safetensors wraps it in an error of its own."""
+    try:
+        save_file(tensors, path, metadata={"format": "pt"})
+    except SafetensorError as error:
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from None
 
 
 def distinct(state: Mapping[str, Any], give_way: Any = ()) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
@@ -98,14 +111,16 @@ def distinct(state: Mapping[str, Any], give_way: Any = ()) -> tuple[dict[str, to
 
 def _save_state(rt: SharedTorchRuntime, folder: Path) -> None:
     names = names_of(rt.models)
+    rt.host_random.look()
     document = {
         "optimizers": [_named(optimizer, group_names(optimizer, names)) for optimizer in rt.optimizers],
         "schedulers": [scheduler.state_dict() for scheduler in rt.schedulers],
         "gradients": rt.gradients.state_dict(),
+        "reseed": rt.host_random.drawn,
     }
     tensors: dict[str, torch.Tensor] = {}
     plain = tree.encode(document, tensors, "")
-    save_file({key: tensor.contiguous().clone() for key, tensor in tensors.items()}, folder / f"{STATE}.safetensors")
+    _write({key: tensor.contiguous().clone() for key, tensor in tensors.items()}, folder / f"{STATE}.safetensors")
     (folder / f"{STATE}.json").write_text(json.dumps(plain), encoding="utf-8")
 
 
@@ -216,6 +231,7 @@ def _load_state(rt: SharedTorchRuntime, folder: Path) -> None:
     for scheduler, saved in zip(rt.schedulers, document["schedulers"], strict=True):
         scheduler.load_state_dict(saved)
     rt.gradients.load_state_dict(document["gradients"])
+    rt.host_random.drawn = document["reseed"]
 
 
 def _load_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any], groups: list[list[str]], folder: Path) -> None:

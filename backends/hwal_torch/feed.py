@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any
 
 import torch
@@ -120,17 +121,13 @@ def global_batches(loader: DataLoader[Any], reading: Reading) -> Iterator[list[i
         yield from map(list, _under_seed(batch_sampler, reading.seed))
         return
     size = reading.global_batch or batch_sampler.batch_size
-    batch: list[int] = []
-    for index in _order(batch_sampler.sampler, reading.seed):
-        batch.append(index)
-        if len(batch) == size:
+    order = iter(_order(batch_sampler.sampler, reading.seed))
+    while batch := list(islice(order, size)):
+        if len(batch) == size or not batch_sampler.drop_last:
             yield batch
-            batch = []
-    if batch and not batch_sampler.drop_last:
-        yield batch
 
 
-def _order(sampler: Any, seed: int) -> Iterator[int]:
+def _order(sampler: Any, seed: int) -> Iterable[int]:
     """Sample indices in this pass's order. A plain RandomSampler is replaced by a permutation of (seed, epoch)."""
     if isinstance(sampler, DistributedSampler) and sampler.num_replicas > 1:
         raise ScriptError(
@@ -139,12 +136,11 @@ def _order(sampler: Any, seed: int) -> Iterator[int]:
         )
     if type(sampler) is RandomSampler and not sampler.replacement and sampler.num_samples == len(sampler.data_source):
         order = torch.randperm(len(sampler.data_source), generator=torch.Generator().manual_seed(seed))
-        for start in range(0, len(order), 65536):  # a list of all would cost 32 bytes a sample
-            yield from order[start : start + 65536].tolist()
-    elif type(sampler) is SequentialSampler:
-        yield from range(len(sampler.data_source))
-    else:
-        yield from _under_seed(sampler, seed)
+        chunks = range(0, len(order), 65536)  # a list of all would cost 32 bytes a sample
+        return chain.from_iterable(order[start : start + 65536].tolist() for start in chunks)
+    if type(sampler) is SequentialSampler:
+        return range(len(sampler.data_source))
+    return _under_seed(sampler, seed)
 
 
 def _under_seed(sampler: Any, seed: int) -> Iterator[Any]:

@@ -20,22 +20,25 @@ class Gradients:
     """The gradients of one global batch in the making.
 
     Attributes:
+        went_back: whether the current micro-batch has been back-propagated.
+        waiting: whether a micro-batch has been back-propagated and its global batch not been stepped yet.
         stop: whether any rank asked, at the last reduction, for the run to end.
-        loss, count: of the last finished global batch: the mean loss, and what it was divided by (device scalars or numbers).
+        loss, count: of the last finished global batch: the mean loss, and what it was divided by (numbers or device scalars).
     """
 
     def __init__(self, device: torch.device, world: int, scaler: torch.amp.GradScaler | None) -> None:
         self._device = device
+        self._on_host = device.type == "cpu"  # reading a number there waits for nothing
         self._dtype = torch.float32 if device.type in ("mps", "xla") else torch.float64  # those lack, or emulate, float64
         self._world = world
         self._scaler = scaler
         self._guess = 1.0  # fp16 divides by the last global count, so that sums of many rows do not overflow
         self._unit: Unit | None = None
         self._sums: torch.Tensor | None = None
-        self._pending = False
-        self._reduced = False
-        self._whole = False
+        self.went_back = False
+        self._whole = False  # the global batch is one forward: nothing to sum up
         self._inverse: Any = 1.0
+        self.waiting = False
         self.stop = False
         self.loss: Any = None
         self.count: Any = None
@@ -43,9 +46,8 @@ class Gradients:
     def open(self, unit: Unit) -> None:
         """A micro-batch begins."""
         self._unit = unit
-        self._pending = False
+        self.went_back = False
         if unit.first:
-            self._reduced = False
             self._sums = None
             self._whole = unit.last and self._world == 1 and self._scaler is None
 
@@ -53,18 +55,18 @@ class Gradients:
         unit = self._unit
         if unit is None:
             raise ScriptError("rt.backward() outside of a training feed", hint="for batch in rt.feed(loader): …")
-        if self._pending:
+        if self.went_back:
             raise ScriptError(
                 "rt.backward() was called twice for one micro-batch", hint="add the losses up and call rt.backward once"
             )
-        self._pending = True
+        self.went_back = self.waiting = True
         if type(loss) is tuple:
             total, count = loss
         else:
-            total, count = None, unit.rows
+            total, count = None, unit.high - unit.low
         if self._whole:
             mean = loss if total is None else total / (count if count else 1)
-            self.loss, self.count = mean.detach(), count
+            self.loss, self.count = mean.item() if self._on_host else mean.detach(), count
             mean.backward()
             return
         if total is None:
@@ -82,18 +84,9 @@ class Gradients:
             pair[0], pair[1] = total, count
         self._sums = pair if self._sums is None else self._sums + pair
 
-    @property
-    def unfinished(self) -> bool:
-        """Whether gradients of the last micro-batch wait for a step that was not called."""
-        return self._pending and not self._reduced
-
     def reduce(self, stop: bool) -> None:
         """Brings (sum, count) of all ranks together, once a global batch; a third number carries any rank's wish to end."""
-        if self._reduced:
-            return
-        if not self._pending:
-            raise ScriptError("rt.step() before rt.backward()", hint="rt.backward(loss), then rt.step(optimizer)")
-        self._reduced = True
+        self.waiting = False
         self.stop = stop
         if self._whole:
             return

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+PLAIN = nullcontext()
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -27,5 +28,5 @@ class Precision:
 
     def autocast(self) -> AbstractContextManager[Any]:
         if self.dtype is None:
-            return nullcontext()
+            return PLAIN
         return torch.autocast(self._device_type, dtype=self.dtype)

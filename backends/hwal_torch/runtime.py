@@ -20,7 +20,7 @@ from hwal_torch import checkpoint, optim, strategy, world
 from hwal_torch.feed import Reading, read
 from hwal_torch.gradients import Gradients
 from hwal_torch.precision import Precision
-from hwal_torch.seeding import mix, seed_host
+from hwal_torch.seeding import HostRandom, mix, seed_host
 from hwal_torch.units import Cut, Unit
 
 T = TypeVar("T")
@@ -43,6 +43,7 @@ class SharedTorchRuntime(TorchRuntime):
         self.optimizers: list[torch.optim.Optimizer] = []
         self.schedulers: list[Any] = []
         self._scopes = 0
+        self.host_random = HostRandom()
         self._told: set[str] = set()
         self._unit: Unit | None = None
 
@@ -52,14 +53,11 @@ class SharedTorchRuntime(TorchRuntime):
     def open_device(self) -> torch.device:
         """Opens this rank's device and returns torch's handle of it."""
 
-    def seed(self, seed: int) -> None:
-        """Seeds every generator that forwards on this device draw from."""
-        seed_host(seed)
+    def seed_device(self, seed: int) -> None:
+        """Seeds the generators of the device itself; those of the host are seeded apart."""
 
     def to_device(self, batch: Any) -> Any:
         """A batch with its tensors on the device; containers and other leaves stay as they are."""
-        if self.device.type == "cpu":
-            return batch
         return tree_map(lambda leaf: leaf.to(self.device, non_blocking=True) if hasattr(leaf, "to") else leaf, batch)
 
     # start and end
@@ -70,6 +68,7 @@ class SharedTorchRuntime(TorchRuntime):
         if threads is not None and threads != torch.get_num_threads():
             torch.set_num_threads(threads)
         self.device = self.open_device()
+        self._on_host = self.device.type == "cpu"
         self.precision = Precision(plan.precision.value, self.device.type)
         if self.world_size > 1:
             collectives = self.job.caps.collectives
@@ -79,6 +78,8 @@ class SharedTorchRuntime(TorchRuntime):
         self.gradients = Gradients(self.device, self.world_size, self.precision.scaler)
         micro_batch = settings.micro_batch if isinstance(settings.micro_batch, int) else None
         self.cut = Cut(self.rank, self.world_size, micro_batch, settings.virtual_ranks, self.strategy.equal)
+        self.backward = self.gradients.backward  # type: ignore[method-assign]  # what a step calls, without a detour
+        self.autocast = self.precision.autocast  # type: ignore[method-assign]
         super().start()
 
     def end(self, error: BaseException | None = None) -> None:
@@ -89,7 +90,9 @@ class SharedTorchRuntime(TorchRuntime):
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        self.seed(mix(self.run_seed, self._scopes))
+        seed = mix(self.run_seed, self._scopes)
+        seed_host(seed)
+        self.seed_device(seed)
         self._scopes += 1
         with torch.device("cpu"):
             yield
@@ -153,21 +156,43 @@ class SharedTorchRuntime(TorchRuntime):
             size = getattr(data, "batch_size", None)
             self.say_once(f"--global-batch {self.job.settings.global_batch} in place of the loader's {size}")
         self.expect_steps(self._steps_per_epoch(data))
+        gradients, host_random = self.gradients, self.host_random
+        host_random.rest(mix(self.run_seed, 2, self.rank, self.epoch))
         self._seed_step()
         self.reporter.begin()
         for unit, batch in () if self.finished else read(data, self._reading(True), self.say_once):
             if unit.part is not None:
-                self.seed(mix(self.run_seed, self.steps_done, 1, unit.part))
+                self._seed_part(unit.part)
             self.strategy.sync(unit.last)
-            self.gradients.open(unit)
+            gradients.open(unit)
             self._unit = unit
-            yield self.to_device(batch)
+            yield batch if self._on_host else self.to_device(batch)
             self._unit = None
             if unit.last:
-                self._close_step()
+                if gradients.waiting:
+                    raise _never_stepped()
+                gradients.close()
+                if gradients.stop:
+                    self.preempt()
+                if self.steps_done & (self.steps_done - 1) == 0:
+                    host_random.look()
+                self._seed_step()
                 if self.finished:
                     break
         self.end_of_feed()
+
+    def _seed_step(self) -> None:
+        """What main-process data sets and forwards draw in the next step is a function of (seed, step, rank)."""
+        if self.host_random.drawn:
+            seed_host(mix(self.run_seed, 0, self.rank, self.steps_done))
+        if not self._on_host:
+            self.seed_device(mix(self.run_seed, 0, self.rank, self.steps_done))
+
+    def _seed_part(self, part: int) -> None:
+        """What the forward of a virtual rank draws is a function of (seed, step, part), on whatever rank it runs."""
+        seed = mix(self.run_seed, 1, part, self.steps_done)
+        seed_host(seed)
+        self.seed_device(seed)
 
     def _steps_per_epoch(self, data: Any) -> int | None:
         """Global batches in one pass over a loader, where it knows."""
@@ -178,28 +203,12 @@ class SharedTorchRuntime(TorchRuntime):
         except (TypeError, AttributeError):  # a stream has no length
             return None
 
-    def _seed_step(self) -> None:
-        """Random state of the next step: what main-process data sets and forwards draw is a function of (seed, step, rank)."""
-        self.seed(mix(self.run_seed, self.steps_done, 0, self.rank))
-
-    def _close_step(self) -> None:
-        if self.gradients.unfinished:
-            raise ScriptError(
-                "a global batch ended without rt.step()",
-                why="its gradients would leak into the next one",
-                hint="call rt.step(optimizer) after every rt.backward(loss); it knows when the global batch is complete",
-            )
-        self.gradients.close()
-        if self.gradients.stop:
-            self.preempt()
-        self._seed_step()
-
     def _evaluate(self, data: Any) -> Iterator[Any]:
         unit, training = self._unit, self.strategy.training
         self._unit, self.strategy.training = None, False
         try:
             for _, batch in read(data, self._reading(False), self.say_once):
-                yield self.to_device(batch)
+                yield batch if self._on_host else self.to_device(batch)
         finally:
             self._unit, self.strategy.training = unit, training
 
@@ -215,30 +224,32 @@ class SharedTorchRuntime(TorchRuntime):
             raise ScriptError("rt.step() outside of a training feed", hint="for batch in rt.feed(loader): …")
         if not unit.last:
             return False
-        first = self.gradients.unfinished
-        self.gradients.reduce(self.stop_request.name is not None)
-        lr = optimizer.param_groups[0]["lr"]
-        if self._finite(optimizer):
-            self.gradients.apply(optimizer, clip)
+        gradients = self.gradients
+        first = gradients.waiting  # a second optimizer steps on the same gradients, which are reduced already
         if first:
-            self.step_done(self.gradients.loss, lr, unit.total, self.gradients.count)
+            gradients.reduce(self.stop_request.name is not None)
+        elif not gradients.went_back:
+            raise ScriptError("rt.step() before rt.backward()", hint="rt.backward(loss), then rt.step(optimizer)")
+        lr = optimizer.param_groups[0]["lr"]
+        loss = float(gradients.loss)  # free where the host computes; a device that works ahead of it must look less often
+        if first:
+            self.step_done(loss, lr, unit.total, gradients.count)
+        if math.isfinite(loss):
+            gradients.apply(optimizer, clip)
+        else:
+            self._not_finite(loss, optimizer)
         return True
 
-    def _finite(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Whether the global batch's loss is a number; else --on-nan: the run ends before the update, or leaves it out.
-
-        Reading the loss is free where the host computes; a runtime whose device works ahead of it must look less often.
-        """
-        if math.isfinite(self.gradients.loss):
-            return True
-        told = f"the loss of step {self.steps_done + 1} is {float(self.gradients.loss)}"
+    def _not_finite(self, loss: float, optimizer: torch.optim.Optimizer) -> None:
+        """--on-nan: the run ends before the update, or leaves it out."""
+        told = f"the loss of step {self.steps_done} is {loss}"
         if self.job.settings.on_nan == "skip":
             self.say(f"{told}: no update (--on-nan skip)")
             optimizer.zero_grad(set_to_none=True)
-            return False
+            return
         raise ScriptError(
             told,
-            where=f"epoch {self.epoch}, learning rate {optimizer.param_groups[0]['lr']:g}",
+            where=f"epoch {self.epoch}, learning rate {float(optimizer.param_groups[0]['lr']):g}",
             why=self._first_bad_parameter() + "; no update was made",
             hint="a lower learning rate, clip=1.0 or --precision fp32; --on-nan skip leaves such batches out",
         )
@@ -253,15 +264,10 @@ class SharedTorchRuntime(TorchRuntime):
         return "all parameters and gradients are finite"
 
     def mean(self, total: Any, count: Any = 1) -> float:
-        pair = torch.tensor([float(total), float(count)], dtype=torch.float64, device=self._host_device)
+        pair = torch.tensor([float(total), float(count)], dtype=torch.float64, device=self.device)
         if self.world_size > 1:
             dist.all_reduce(pair)
         return float(pair[0] / pair[1])
-
-    @property
-    def _host_device(self) -> torch.device:
-        """Where a collective over a few numbers lives."""
-        return self.device
 
     def save(self, path: str | Path | None = None) -> Path:
         return checkpoint.save(self, None if path is None else Path(path))
@@ -276,3 +282,11 @@ class SharedTorchRuntime(TorchRuntime):
         if text not in self._told:
             self._told.add(text)
             self.say(text)
+
+
+def _never_stepped() -> ScriptError:
+    return ScriptError(
+        "a global batch ended without rt.step()",
+        why="its gradients would leak into the next one",
+        hint="call rt.step(optimizer) after every rt.backward(loss); it knows when the global batch is complete",
+    )

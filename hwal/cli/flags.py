@@ -21,7 +21,7 @@ BARE = "\0"  # --resume with nothing after it
 OPTIMIZERS = ("adamw", "adafactor", "adamw8bit", "sgd")
 
 WHERE = (
-    Setting("device", str, "D", "auto, or a backend and which of its devices: cpu, cuda:0,2 (default auto)"),
+    Setting("device", str, "D", "auto, or a backend and which of its devices: cpu, cpu:0 (default auto)"),
     Setting("processes", positive, "N", "how many processes (default: one a device)"),
     Setting("engine", str, "E", "auto, direct or torchrun: what starts the processes (default auto)"),
     Setting("engine_args", str, "'…'", "handed to the engine as they are"),

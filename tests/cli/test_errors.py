@@ -103,7 +103,7 @@ $ hwal train --device
 2
 hwal: error: --device needs a value
   where: hwal train … --device
-  try:   --device D: auto, or a backend and which of its devices: cpu, cuda:0,2 (default auto)
+  try:   --device D: auto, or a backend and which of its devices: cpu, cpu:0 (default auto)
 
 $ hwal train --out --seed 3 s.py
 2
@@ -175,6 +175,13 @@ $ hwal train --device cpu:7 s.py
 2
 hwal: error: cpu has no device '7'; there are 0 (node0)
   where: --device cpu:7
+  try:   --device cpu
+
+$ hwal train --device tpu:v5e-8 s.py
+2
+hwal: error: tpu (Google TPUs) comes with a later version of hwal; this one has auto, cpu, null
+  where: --device tpu:v5e-8
+  try:   --device auto
 
 $ hwal train --device null -n 4 s.py
 2

@@ -1,0 +1,1 @@
+"""What the torch runtimes of all backends share."""
