@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from time import perf_counter, time
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from hwal.display import Display, human, make_display, progress_mode, shown_loss
 from hwal.errors import ScriptError
@@ -30,6 +30,30 @@ TICK = 0.25  # seconds between two visits of the background thread
 OWN = frozenset(
     {"step", "epoch", "loss", "lr", "samples", "seconds", "count", "time"}
 )  # fields that a script must not overwrite
+
+
+class Line(NamedTuple):
+    """One line of metrics.jsonl in the making; `logged` is what rt.log added to it."""
+
+    step: int
+    epoch: int
+    loss: Any
+    lr: Any
+    samples: int
+    seconds: float
+    count: Any
+    time: float
+    logged: dict[str, Any]
+
+    def line(self) -> str:
+        """As JSON. The fixed part is formatted, at a third of the cost of json.dumps: this runs once a step, and holds the
+        interpreter's lock while the training thread wants it."""
+        count = "" if self.count is None else f'"count": {_json(self.count)}, '
+        text = (
+            f'{{"step": {self.step}, "epoch": {self.epoch}, "loss": {_json(self.loss)}, "lr": {_json(self.lr)}, '
+            f'"samples": {self.samples}, "seconds": {self.seconds:.6f}, {count}"time": {self.time:.3f}'
+        )
+        return f"{text}, {json.dumps(self.logged)[1:]}" if self.logged else text + "}"
 
 
 class Reporter:
@@ -43,7 +67,7 @@ class Reporter:
         self.unit = "samples"
         self._queue: deque[Any] = deque()  # what rt.log was given, as dicts, and between them eight values a step
         self._clock = time() - perf_counter()
-        self._open: dict[str, Any] | None = None  # the record of the last step: rt.log may still add to it
+        self._open: Line | None = None  # the last step's: rt.log may still add to it
         self._early: dict[str, Any] = {}  # what was logged before any step
         self._file: TextIO | None = None
         self._failed = False
@@ -145,35 +169,30 @@ class Reporter:
                 continue
             epoch, loss, lr, samples, count, took, at = take(), take(), take(), take(), take(), take(), take()
             if self._open is not None:
-                lines.append(json.dumps(self._open))
-            self._open = record = {"step": item, "epoch": epoch, "loss": _number(loss), "lr": _number(lr), "samples": samples}
-            record["seconds"] = round(took, 6)
-            if count is not None:
-                record["count"] = count = _number(count)
-            record["time"] = round(self._clock + at, 3)
-            if self._early:
-                record.update(self._early)
-                self._early = {}
+                lines.append(self._open.line())
+            loss, count = _number(loss), _number(count)
+            self._open = Line(item, epoch, loss, _number(lr), samples, took, count, self._clock + at, self._early)
+            self._early = {}
             if self._steps == 0:
-                self._first_loss = record["loss"]
+                self._first_loss = loss
+            self._last_loss = loss
             self._steps += 1
             done = samples if self.unit == "samples" else count
             units += done if isinstance(done, int | float) else 0.0
             seconds += took
         if last and self._open is not None:
-            lines.append(json.dumps(self._open))
+            lines.append(self._open.line())
         if seconds and self._open is not None:
             self._units += units
-            self._last_loss = self._open["loss"]
             if self._display is not None:
-                self._display.update(self._open["step"], self.total_steps, self._last_loss, units / seconds, self.unit)
+                self._display.update(self._open.step, self.total_steps, self._last_loss, units / seconds, self.unit)
         if last:
             self._open = None
         if lines and not self._failed:
             self._guarded(lambda: self._append("\n".join(lines) + "\n"))
 
     def _merge(self, values: dict[str, Any]) -> None:
-        target = self._early if self._open is None else self._open
+        target = self._early if self._open is None else self._open.logged
         for name, value in values.items():
             try:
                 target[name] = _number(value)
@@ -204,6 +223,11 @@ def _number(value: Any) -> Any:
         return value
     number = value if type(value) is float else float(value)
     return number if math.isfinite(number) else str(number)
+
+
+def _json(value: Any) -> str:
+    """JSON of what _number gives; repr of a finite float is."""
+    return repr(value) if type(value) is float or type(value) is int else json.dumps(value)
 
 
 def _cut(path: Path, step: int) -> None:
