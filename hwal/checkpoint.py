@@ -34,13 +34,15 @@ class Position(Record):
     """Where a run stands. Random state is a function of (seed, step), so this is all of it.
 
     Attributes:
-        epoch: the epoch in progress, from 0. step_in_epoch: global batches of it that are done.
+        epoch: the epoch in progress, from 0. feed: the training feed of it in progress, from 0. steps_in_feed: global
+            batches of that feed that are done.
         step: global batches done. samples: samples done. world_size: ranks that saved it.
     """
 
     seed: int
     epoch: int
-    step_in_epoch: int
+    feed: int
+    steps_in_feed: int
     step: int
     samples: int
     world_size: int

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -40,6 +41,8 @@ class StopRequest:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.name is None:
             self.name = signal.Signals(number).name
+            with suppress(OSError):  # not print: the signal may have come in the midst of one
+                os.write(2, f"\nhwal: {self.name}: saving after this step; once more ends at once\n".encode())
             return
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)

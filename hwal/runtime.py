@@ -89,7 +89,8 @@ class Runtime(ABC):
         self.is_main = job.world.rank == 0
         self.run_dir = job.run_dir
         self.epoch = 0
-        self.step_in_epoch = 0
+        self.feed_in_epoch = 0
+        self.steps_in_feed = 0
         self.steps_done = 0
         self.samples = 0
         self.run_seed = job.settings.seed
@@ -101,6 +102,7 @@ class Runtime(ABC):
         self.checkpoints = Checkpoints(job.run_dir / "checkpoints", job.settings.keep)
         self.stop_request = StopRequest()
         self.reporter = Reporter(job.run_dir if self.is_main else None)
+        self._feeds_begun = 0
         self._in_epochs = False
         self._epoch_count: int | None = None
         self.ended = False
@@ -196,10 +198,12 @@ class Runtime(ABC):
     def position(self) -> Position:
         from hwal.checkpoint import Position
 
-        return Position(self.run_seed, self.epoch, self.step_in_epoch, self.steps_done, self.samples, self.world_size)
+        return Position(
+            self.run_seed, self.epoch, self.feed_in_epoch, self.steps_in_feed, self.steps_done, self.samples, self.world_size
+        )
 
     def restore_position(self, position: Position) -> None:
-        self.epoch, self.step_in_epoch = position.epoch, position.step_in_epoch
+        self.epoch, self.feed_in_epoch, self.steps_in_feed = position.epoch, position.feed, position.steps_in_feed
         self.steps_done, self.samples = position.step, position.samples
         if self.is_main:
             self.checkpoints.clear_preempted(self.run_dir)
@@ -212,7 +216,7 @@ class Runtime(ABC):
         `loss` and `count` may be device scalars; they are read later, on the reporter's thread, and must not change any more.
         """
         self.steps_done += 1
-        self.step_in_epoch += 1
+        self.steps_in_feed += 1
         self.samples += samples
         self.reporter.step(self.steps_done, self.epoch, loss, lr, samples, count)
 
@@ -222,7 +226,16 @@ class Runtime(ABC):
             self.reporter.total_steps = self.max_steps
         elif per_epoch is not None:
             epochs_left = self._epoch_count - self.epoch if self._in_epochs and self._epoch_count is not None else 1
-            self.reporter.total_steps = self.steps_done - self.step_in_epoch + epochs_left * per_epoch
+            self.reporter.total_steps = self.steps_done - self.steps_in_feed + epochs_left * per_epoch
+
+    def begin_feed(self) -> int | None:
+        """A training feed begins: the number of its global batches that were done before resuming; None: all of them."""
+        number, self._feeds_begun = self._feeds_begun, self._feeds_begun + 1
+        if number < self.feed_in_epoch:
+            return None
+        if number > self.feed_in_epoch:
+            self.feed_in_epoch, self.steps_in_feed = number, 0
+        return self.steps_in_feed
 
     def end_of_feed(self) -> None:
         """A training feed is read to its end; outside of rt.epochs() that ends the epoch."""
@@ -231,7 +244,7 @@ class Runtime(ABC):
 
     def epoch_done(self) -> None:
         self.epoch += 1
-        self.step_in_epoch = 0
+        self.feed_in_epoch = self.steps_in_feed = self._feeds_begun = 0
 
     def write_plan(self, **decided: Any) -> None:
         """Leaves the plan in run_dir/plan.json, with what was still "auto" in it decided."""

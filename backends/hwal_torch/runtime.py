@@ -140,27 +140,43 @@ class SharedTorchRuntime(TorchRuntime):
     def feed(self, data: Iterable[T], train: bool = True) -> Iterator[T]:
         return self._train(data) if train else self._evaluate(data)
 
-    def _reading(self, train: bool) -> Reading:
+    def _reading(self, skip: int | None) -> Reading:
+        """How to read a training feed of which `skip` global batches are done; None for an evaluation."""
         settings = self.job.settings
+        train = skip is not None
         return Reading(
             cut=self.cut,
-            seed=mix(self.run_seed, self.epoch if train else 0),
+            seed=mix(self.run_seed, self.epoch, self.feed_in_epoch) if train else mix(self.run_seed),
             train=train,
-            skip=self.step_in_epoch if train else 0,
+            skip=skip or 0,
             global_batch=settings.global_batch,
             pin_memory=self.job.caps.pinned_memory,
         )
 
     def _train(self, data: Any) -> Iterator[Any]:
+        skip = self.begin_feed()
+        if skip is None or self.finished:
+            return
         if self.job.settings.global_batch is not None:
             size = getattr(data, "batch_size", None)
             self.say_once(f"--global-batch {self.job.settings.global_batch} in place of the loader's {size}")
         self.expect_steps(self._steps_per_epoch(data))
-        gradients, host_random = self.gradients, self.host_random
-        host_random.rest(mix(self.run_seed, 2, self.rank, self.epoch))
+        self.host_random.rest(mix(self.run_seed, 2, self.rank, self.epoch))
         self._seed_step()
         self.reporter.begin()
-        for unit, batch in () if self.finished else read(data, self._reading(True), self.say_once):
+        try:
+            yield from self._micro_batches(data, self._reading(skip))
+        finally:
+            self._unit = None
+            if self.gradients.waiting:  # the script left the loop within a global batch
+                self.gradients.waiting = False
+                for optimizer in self.optimizers:
+                    optimizer.zero_grad(set_to_none=True)
+        self.end_of_feed()
+
+    def _micro_batches(self, data: Any, reading: Reading) -> Iterator[Any]:
+        gradients, host_random = self.gradients, self.host_random
+        for unit, batch in read(data, reading, self.say_once):
             if unit.part is not None:
                 self._seed_part(unit.part)
             self.strategy.sync(unit.last)
@@ -179,7 +195,6 @@ class SharedTorchRuntime(TorchRuntime):
                 self._seed_step()
                 if self.finished:
                     break
-        self.end_of_feed()
 
     def _seed_step(self) -> None:
         """What main-process data sets and forwards draw in the next step is a function of (seed, step, rank)."""
@@ -207,7 +222,7 @@ class SharedTorchRuntime(TorchRuntime):
         unit, training = self._unit, self.strategy.training
         self._unit, self.strategy.training = None, False
         try:
-            for _, batch in read(data, self._reading(False), self.say_once):
+            for _, batch in read(data, self._reading(None), self.say_once):
                 yield batch if self._on_host else self.to_device(batch)
         finally:
             self._unit, self.strategy.training = unit, training

@@ -4,6 +4,7 @@ the object the script holds stays the one it built (`model.generate`, `model.con
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import update_wrapper
 from types import MethodType
 from typing import Any
 
@@ -88,6 +89,7 @@ class _Through:
     may run a different number of forwards on each rank. A deep copy of the model (an average of weights, say) gets its own."""
 
     def __init__(self, model: nn.Module, ddp: nn.Module, strategy: Strategy) -> None:
+        update_wrapper(self, model.forward)  # generate() and others read the signature
         self.model = model
         self.ddp = ddp
         self.strategy = strategy

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ class Trial:
         text: variable-length sequences with a (sum, count) loss, in place of fixed rows with a mean.
         loader: "map", "stream", "weighted" (a sampler of the user's), "batched" (its own batch sampler) or "whole" (the
             data set makes the batches).
+        feeds: how often an epoch reads the loader.
         noise: added to every row as it is read. dropout: in the model.
         save_at, stop_at: the step after which to save, or to receive SIGTERM. nan_at: the step whose loss is no number.
     """
@@ -41,6 +43,7 @@ class Trial:
     text: bool = False
     loader: str = "map"
     workers: int = 0
+    feeds: int = 1
     noise: float = 0.0
     dropout: float = 0.0
     clip: float | None = 1.0
@@ -131,9 +134,11 @@ def loader_of(trial: Trial) -> DataLoader[Any]:
 class Net(nn.Module):
     """A regression on rows, or a next-token model on text whose head is tied to its embedding."""
 
-    def __init__(self, text: bool, dropout: float) -> None:
+    def __init__(self, text: bool, dropout: float, idle: bool = False) -> None:
         super().__init__()
         width = 16
+        if idle:
+            self.idle = nn.Linear(width, width)
         self.inner = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Dropout(dropout), nn.Linear(width, width))
         self.embed = nn.Embedding(VOCABULARY, width) if text else nn.Linear(FEATURES, width)
         self.head = nn.Linear(width, VOCABULARY, bias=False) if text else nn.Linear(width, 1)
@@ -162,9 +167,37 @@ def build(rt: TorchRuntime, trial: Trial) -> tuple[nn.Module, torch.optim.Optimi
         kinds: dict[str, Any] = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
         optimizer = kinds[trial.optimizer](model.parameters(), lr=0.02)
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + 0.1 * step))
-    prepared = rt.prepare(model, optimizer, scheduler)
-    assert prepared == (model, optimizer, scheduler), "prepare returns what it was given"
-    return prepared
+    given = (model, optimizer, scheduler)
+    assert rt.prepare(*given) == given, "prepare returns what it was given"
+    return given
+
+
+def build_two(rt: TorchRuntime, trial: Trial) -> tuple[nn.Module, tuple[torch.optim.Optimizer, torch.optim.Optimizer]]:
+    """A model whose inner part has an optimizer of its own, prepared."""
+    with rt.scope():
+        model = Net(trial.text, trial.dropout, idle=True)
+        inner = {id(p) for p in model.inner.parameters()}
+        outer = torch.optim.SGD([p for p in model.parameters() if id(p) not in inner], lr=0.05)
+        optimizers = (torch.optim.AdamW(model.inner.parameters(), lr=0.01), outer)
+    rt.prepare(*optimizers, model)
+    return model, optimizers
+
+
+def train_two(rt: TorchRuntime, trial: Trial) -> dict[str, Any]:
+    """Two optimizers, a parameter without gradient, and an epoch that leaves its loop in the midst of a global batch."""
+    model, optimizers = build_two(rt, trial)
+    loader = loader_of(trial)
+    for batch in rt.feed(loader):
+        rt.backward(loss_of(model, batch))
+        break
+    losses = []
+    for _ in rt.epochs(trial.epochs):
+        for batch in rt.feed(loader):
+            rt.backward(loss_of(model, batch))
+            stepped = [rt.step(optimizer, clip=trial.clip) for optimizer in optimizers]
+            if all(stepped):
+                losses.append(float(rt.gradients.loss))  # type: ignore[attr-defined]
+    return {"losses": losses, "weights": weights_of(model), "steps": rt.steps_done, "signature": str(signature(model.forward))}
 
 
 def train(rt: TorchRuntime, trial: Trial) -> dict[str, Any]:
@@ -174,7 +207,7 @@ def train(rt: TorchRuntime, trial: Trial) -> dict[str, Any]:
     steps: list[dict[str, Any]] = []
     ids: list[int] = []
     for _ in rt.epochs(trial.epochs, steps=trial.steps):
-        for batch in rt.feed(loader):
+        for batch in (batch for _ in range(trial.feeds) for batch in rt.feed(loader)):
             if rt._unit.weight:  # type: ignore[attr-defined]
                 ids += batch[0].tolist()
             with rt.autocast():

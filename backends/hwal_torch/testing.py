@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,7 +24,7 @@ from hwal.errors import EXIT_PREEMPTED, HwalError
 from hwal.runtime import Backend
 from hwal.values import Plan
 from hwal_torch.harness import Outcome, Task, plan_for, run_world
-from hwal_torch.suite_tasks import Trial, evaluate, look, misuse, train, train_by_hand
+from hwal_torch.suite_tasks import Trial, evaluate, look, misuse, train, train_by_hand, train_two
 
 SAME = 1e-6  # largest relative difference of two fp32 losses that are the same
 FP32 = Settings(precision="fp32")
@@ -137,6 +138,17 @@ class RuntimeSuite:
         losses, seen = self.curve(1, trial, tmp_path)
         assert largest_difference(losses, train_by_hand(trial, Settings().seed, seen)) <= 1e-5
 
+    def test_two_optimizers_and_an_idle_parameter(self, tmp_path: Path) -> None:
+        """P2: several optimizers, parameters without gradient and a loop that was left early give the same curve everywhere."""
+        trial = Trial(epochs=2)
+        one = self.results(1, train_two, trial, folder=tmp_path / "one")[0]
+        assert len(one["losses"]) == one["steps"] == 8 and one["signature"] == "(x: 'torch.Tensor') -> 'torch.Tensor'"
+        for size, micro in ((1, 3), *((size, None) for size in (2, 3) if size <= self.largest_world)):
+            settings = Settings(precision="fp32", micro_batch=micro)
+            for rank in self.results(size, train_two, trial, folder=tmp_path / f"{size}-{micro}", settings=settings):
+                assert largest_difference(rank["losses"], one["losses"]) <= SAME
+                assert rank["signature"] == one["signature"]
+
     def test_fewer_rows_than_ranks(self, tmp_path: Path) -> None:
         """P2: a rank without rows keeps in step and changes nothing."""
         (size,) = self.worlds(3)
@@ -185,15 +197,15 @@ class RuntimeSuite:
 
     # P3
 
-    @pytest.mark.parametrize("loader", ["map", "stream"])
-    def test_resume(self, tmp_path: Path, loader: str) -> None:
+    @pytest.mark.parametrize(("loader", "feeds", "save_at"), [("map", 1, 6), ("stream", 1, 6), ("map", 2, 14), ("map", 2, 8)])
+    def test_resume(self, tmp_path: Path, loader: str, feeds: int, save_at: int) -> None:
         """P3: a run resumed within an epoch goes on as if it had never stopped: order, dropout, schedule, optimizer."""
-        trial = Trial(dropout=0.2, save_at=6, loader=loader, workers=0)
+        trial = Trial(dropout=0.2, noise=0.1, loader=loader, feeds=feeds, save_at=save_at)
         whole = self.results(1, train, trial, folder=tmp_path / "whole")[0]
         resumed = Settings(precision="fp32", resume=str(tmp_path / "whole"))
-        rest = self.results(1, train, Trial(dropout=0.2, loader=loader), folder=tmp_path / "rest", settings=resumed)[0]
-        assert [step["loss"] for step in rest["steps"]] == [step["loss"] for step in whole["steps"][6:]]
-        assert [step["lr"] for step in rest["steps"]] == [step["lr"] for step in whole["steps"][6:]]
+        rest = self.results(1, train, replace(trial, save_at=None), folder=tmp_path / "rest", settings=resumed)[0]
+        assert len(whole["steps"]) == 12 * feeds
+        assert rest["steps"] == whole["steps"][save_at:]
         assert rest["position"] == whole["position"]
 
     def test_resume_at_another_world(self, tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from hwal.env import Settings
 from hwal.errors import PlanError, UsageError
 
 
-def check_batch(settings: Settings, world: int) -> None:
-    """Raises PlanError or UsageError when the parts of a global batch do not fit together."""
+def check_batch(settings: Settings, world: int) -> tuple[str, ...]:
+    """What the cut costs, in words. Raises PlanError or UsageError when the parts of a global batch do not fit together."""
     parts = settings.virtual_ranks
     if settings.deterministic and parts is None:
         raise UsageError(
@@ -16,7 +16,7 @@ def check_batch(settings: Settings, world: int) -> None:
             hint=f"--deterministic --virtual-ranks {world}, or any multiple of every world size you mean to use",
         )
     if parts is None:
-        return
+        return ()
     if settings.micro_batch is not None:
         raise UsageError(
             "--micro-batch and --virtual-ranks exclude each other",
@@ -30,3 +30,5 @@ def check_batch(settings: Settings, world: int) -> None:
             why=f"each of the {world} processes does the same number of parts",
             hint=f"--virtual-ranks {(parts // world + 1) * world}",
         )
+    # 12 parts of a 0.6 ms step in one process took 4 times as long as the whole at once; the larger a part, the less
+    return (f"virtual ranks: {parts // world} forward and backward passes a step on each process; small models pay most",)

@@ -25,7 +25,7 @@ def make_plan(choice: Choice, caps: Caps, request: Request, framework: Decision,
     world = nodes * len(layout.processes)
     precision, cost = decide_precision(request.settings.precision, layout.devices, caps)
     strategy = decide_strategy(request.settings.strategy, world, caps, choice.backend)
-    check_batch(request.settings, world)
+    cut = check_batch(request.settings, world)
     return Plan(
         backend=choice.backend,
         framework=framework,
@@ -36,7 +36,7 @@ def make_plan(choice: Choice, caps: Caps, request: Request, framework: Decision,
         strategy=strategy,
         micro_batch=request.settings.micro_batch,
         nodes=nodes,
-        notes=layout.notes + cost,
+        notes=layout.notes + cost + cut,
     )
 
 

@@ -131,7 +131,7 @@ class Feed:
 
     def __iter__(self) -> Iterator[PerReplica]:
         rt = self.runtime
-        skip = rt.step_in_epoch if self.train else 0
+        skip = (rt.begin_feed() or 0) if self.train else 0
         rt.training = self.train
         if self.train:
             rt.reporter.begin()

@@ -187,7 +187,7 @@ class XlaDouble(TorchRuntime):
 
     def feed(self, data: Any, train: bool = True) -> Iterator[Any]:
         """The device loader: every micro-batch is moved, and ends with a mark_step of its own."""
-        skip = self.step_in_epoch if train else 0
+        skip = (self.begin_feed() or 0) if train else 0
         if train:
             self.reporter.begin()
         for number, batch in enumerate(data):
