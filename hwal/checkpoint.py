@@ -91,8 +91,16 @@ class Checkpoints:
     def writing(self, target: Path, manifest: Callable[[dict[str, FileSum]], Manifest]) -> Iterator[Path]:
         """Yields an empty folder to write into; on a clean exit it becomes `target`, and old checkpoints are removed.
 
-        Raises OutputError when the disk is full or the folder cannot be written. The previous checkpoint stays whole.
+        Raises OutputError when the disk is full, the folder cannot be written, or `target` holds something else than a
+        checkpoint. The previous checkpoint stays whole.
         """
+        if target.parent != self.folder and _holds_other_things(target):
+            raise OutputError(
+                f"{target} holds other things than a checkpoint",
+                where=f"rt.save({str(target)!r})",
+                why="a checkpoint takes the place of the whole folder",
+                hint="a path of its own, or rt.save() without one",
+            )
         aside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
         try:
             tidy(target.parent, target.name)
@@ -193,6 +201,12 @@ def verify(folder: Path) -> Manifest:
         if found != expected:
             raise CheckpointError(f"{name} is not the file that was saved (its checksum differs)", where=str(folder))
     return manifest
+
+
+def _holds_other_things(path: Path) -> bool:
+    if not path.is_dir():
+        return path.exists()
+    return not (path / MANIFEST).exists() and any(path.iterdir())
 
 
 def checksum(path: Path) -> FileSum:

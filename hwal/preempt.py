@@ -21,6 +21,7 @@ class StopRequest:
     def __init__(self) -> None:
         self.name: str | None = None
         self._before: dict[int, Any] = {}
+        self._pid = 0
 
     def __bool__(self) -> bool:
         return self.name is not None
@@ -28,6 +29,7 @@ class StopRequest:
     def install(self) -> None:
         if threading.current_thread() is not threading.main_thread():
             return
+        self._pid = os.getpid()
         for name in NAMES:
             number = getattr(signal, name, None)  # Windows has no SIGUSR1
             if number is not None:
@@ -39,10 +41,11 @@ class StopRequest:
         self._before = {}
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self.name is None:
+        forked = os.getpid() != self._pid  # a child of the script's inherits the handler, and has nothing to save
+        if self.name is None and not forked:
             self.name = signal.Signals(number).name
             with suppress(OSError):  # not print: the signal may have come in the midst of one
                 os.write(2, f"\nhwal: {self.name}: saving after this step; once more ends at once\n".encode())
             return
-        signal.signal(number, signal.SIG_DFL)
+        signal.signal(number, self._before.get(number) if forked else signal.SIG_DFL)
         os.kill(os.getpid(), number)

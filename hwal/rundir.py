@@ -20,8 +20,8 @@ TRACES = ("metrics.jsonl", "checkpoints", "plan.json", "preempted.json", "logs")
 def choose_run_dir(settings: Settings, stem: str, world: World, environ: Mapping[str, str]) -> Path:
     """Where the run called `stem` (its script's name) keeps its files. Raises UsageError and OutputError.
 
-    HWAL_RUN_DIR, as the launcher set it; else --out, which must not hold another run; else the folder that --resume goes on
-    in; else runs/STEM, or the first free of runs/STEM-2, -3 … when it holds a run. Ranks that another launcher started
+    HWAL_RUN_DIR, as the launcher set it; else --out, which must not hold another run; else the run that --resume goes on
+    with (a single checkpoint begins a run of its own); else runs/STEM, or the first free of runs/STEM-2, -3 … when it holds a run. Ranks that another launcher started
     cannot agree on what is free: their folder is named after the job.
     """
     if environ.get(RUN_DIR):
@@ -29,7 +29,8 @@ def choose_run_dir(settings: Settings, stem: str, world: World, environ: Mapping
     if settings.out is not None:
         out = Path(settings.out)
         starts_again = environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
-        if settings.resume is None and world.rank == 0 and not starts_again and out.is_dir() and holds_run(out):
+        goes_on = settings.resume is not None and out.resolve() in (Path(settings.resume) / "it").resolve().parents
+        if not goes_on and world.rank == 0 and not starts_again and out.is_dir() and holds_run(out):
             raise UsageError(
                 f"{out} already holds a run",
                 where=f"--out {out}",
@@ -37,7 +38,7 @@ def choose_run_dir(settings: Settings, stem: str, world: World, environ: Mapping
                 hint="--resume goes on with it; or choose another --out",
             )
         return out
-    if settings.resume is not None:
+    if settings.resume is not None and not is_checkpoint(Path(settings.resume)):
         return Path(settings.resume)
     name = _clean(stem) or "run"
     if world.size > 1:
@@ -48,6 +49,13 @@ def choose_run_dir(settings: Settings, stem: str, world: World, environ: Mapping
         raise OutputError(
             f"cannot look into {RUNS}: {error.strerror}", where=str(RUNS), hint="choose a folder by --out"
         ) from None
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Whether --resume names one checkpoint, and not a run."""
+    from hwal.checkpoint import MANIFEST  # a start-up without --resume need not read the module
+
+    return (path / MANIFEST).exists()
 
 
 def holds_run(path: Path) -> bool:

@@ -73,8 +73,7 @@ class Runtime(ABC):
         is_main: rank 0, which writes the files and shows the progress.
         device: the framework's own handle of this rank's device.
         run_dir: the folder of metrics.jsonl, checkpoints/ and plan.json; the same on every rank.
-        epoch, steps_done, samples: where training stands: the epoch in progress, global batches and samples done, resumed
-            ones included.
+        progress: where training stands; `epoch` and `steps_done` are short for the most asked of it.
         unit: what the progress display counts per second: "samples", or the name of what `backward` pairs count.
     """
 
@@ -88,23 +87,15 @@ class Runtime(ABC):
         self.local_rank = job.world.local_rank
         self.is_main = job.world.rank == 0
         self.run_dir = job.run_dir
-        self.epoch = 0
-        self.feed_in_epoch = 0
-        self.steps_in_feed = 0
-        self.steps_done = 0
-        self.samples = 0
-        self.run_seed = job.settings.seed
-        self.max_steps: int | None = None
         from hwal.checkpoint import Checkpoints
         from hwal.preempt import StopRequest
+        from hwal.progress import Progress
         from hwal.reporter import Reporter
 
+        self.progress = Progress(job.settings.seed, job.world.size)
         self.checkpoints = Checkpoints(job.run_dir / "checkpoints", job.settings.keep)
         self.stop_request = StopRequest()
         self.reporter = Reporter(job.run_dir if self.is_main else None)
-        self._feeds_begun = 0
-        self._in_epochs = False
-        self._epoch_count: int | None = None
         self.ended = False
 
     # start and end
@@ -144,19 +135,22 @@ class Runtime(ABC):
         """Epoch numbers from where the checkpoint stopped up to `count`; `steps` ends training at that global step."""
         if count is None and steps is None:
             raise ScriptError("rt.epochs() needs an end", hint="rt.epochs(3), or rt.epochs(steps=1000)")
-        self.max_steps = steps
-        self._in_epochs, self._epoch_count = True, count
-        try:
-            while (count is None or self.epoch < count) and not self.finished:
-                yield self.epoch
-                self.epoch_done()
-        finally:
-            self._in_epochs = False
+        return self.progress.epochs(count, steps)
 
     @property
     def finished(self) -> bool:
         """Whether the number of steps given to epochs() has been done."""
-        return self.max_steps is not None and self.steps_done >= self.max_steps
+        return self.progress.finished
+
+    @property
+    def epoch(self) -> int:
+        """The epoch in progress, from 0."""
+        return self.progress.epoch
+
+    @property
+    def steps_done(self) -> int:
+        """Global batches done, those before a resume included."""
+        return self.progress.step
 
     @abstractmethod
     def feed(self, data: Iterable[T], train: bool = True) -> Iterable[T]:
@@ -195,56 +189,21 @@ class Runtime(ABC):
     def unit(self, name: str) -> None:
         self.reporter.unit = name
 
-    def position(self) -> Position:
-        from hwal.checkpoint import Position
-
-        return Position(
-            self.run_seed, self.epoch, self.feed_in_epoch, self.steps_in_feed, self.steps_done, self.samples, self.world_size
-        )
-
-    def restore_position(self, position: Position) -> None:
-        self.epoch, self.feed_in_epoch, self.steps_in_feed = position.epoch, position.feed, position.steps_in_feed
-        self.steps_done, self.samples = position.step, position.samples
+    def resume_at(self, position: Position) -> None:
+        """Goes on where a checkpoint stopped: counters, seed, and the lines of metrics.jsonl."""
+        self.progress.restore(position)
+        self.reporter.resumed(position.step)
         if self.is_main:
             self.checkpoints.clear_preempted(self.run_dir)
-        self.run_seed = position.seed  # random state is (seed, step): another seed would break the curve
-        self.reporter.resumed(self.steps_done)
 
     def step_done(self, loss: Any, lr: float | None, samples: int, count: Any = None) -> None:
         """Counts a finished global step and hands its record to the reporter.
 
         `loss` and `count` may be device scalars; they are read later, on the reporter's thread, and must not change any more.
         """
-        self.steps_done += 1
-        self.steps_in_feed += 1
-        self.samples += samples
-        self.reporter.step(self.steps_done, self.epoch, loss, lr, samples, count)
-
-    def expect_steps(self, per_epoch: int | None) -> None:
-        """Tells the progress display how many steps there will be; called as a training feed of `per_epoch` batches begins."""
-        if self.max_steps is not None:
-            self.reporter.total_steps = self.max_steps
-        elif per_epoch is not None:
-            epochs_left = self._epoch_count - self.epoch if self._in_epochs and self._epoch_count is not None else 1
-            self.reporter.total_steps = self.steps_done - self.steps_in_feed + epochs_left * per_epoch
-
-    def begin_feed(self) -> int | None:
-        """A training feed begins: the number of its global batches that were done before resuming; None: all of them."""
-        number, self._feeds_begun = self._feeds_begun, self._feeds_begun + 1
-        if number < self.feed_in_epoch:
-            return None
-        if number > self.feed_in_epoch:
-            self.feed_in_epoch, self.steps_in_feed = number, 0
-        return self.steps_in_feed
-
-    def end_of_feed(self) -> None:
-        """A training feed is read to its end; outside of rt.epochs() that ends the epoch."""
-        if not self._in_epochs:
-            self.epoch_done()
-
-    def epoch_done(self) -> None:
-        self.epoch += 1
-        self.feed_in_epoch = self.steps_in_feed = self._feeds_begun = 0
+        progress = self.progress
+        progress.end_step(samples)
+        self.reporter.step(progress.step, progress.epoch, loss, lr, samples, count)
 
     def write_plan(self, **decided: Any) -> None:
         """Leaves the plan in run_dir/plan.json, with what was still "auto" in it decided."""

@@ -166,20 +166,11 @@ def long():
 
 
 BASE = {
-    "attributes": ("finished", "unit"),
+    "attributes": ("epoch", "finished", "steps_done", "unit"),
     "loop": ("barrier", "end", "epochs", "feed", "log", "mean", "memory", "prepare", "save", "say", "scope", "start"),
 }
 ADDED = {TorchRuntime: {"autocast", "backward", "step"}, KerasRuntime: {"compile_options", "run"}}
-BELOW = {
-    "end_of_feed",
-    "epoch_done",
-    "expect_steps",
-    "position",
-    "preempt",
-    "restore_position",
-    "step_done",
-    "write_plan",
-}
+BELOW = {"preempt", "resume_at", "step_done", "write_plan"}
 """What the frameworks' runtimes share below the surface: not for scripts."""
 
 

@@ -57,7 +57,7 @@ def save(rt: SharedTorchRuntime, path: Path | None) -> Path:
 def _manifest(rt: SharedTorchRuntime, files: dict[str, FileSum]) -> Manifest:
     plan = rt.job.plan
     return Manifest(
-        position=rt.position(),
+        position=rt.progress.position(),
         files=files,
         framework="torch",
         versions={"torch": torch.__version__},
@@ -156,7 +156,7 @@ def restore(rt: SharedTorchRuntime) -> None:
     for number, model in enumerate(rt.models):
         _load_model(model, folder / model_file(number))
     _load_state(rt, folder)
-    rt.restore_position(manifest.position)
+    rt.resume_at(manifest.position)
     was = manifest.about.get("precision")
     now = rt.job.plan.precision.value
     rt.say(

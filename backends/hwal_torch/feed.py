@@ -22,6 +22,7 @@ from torch.utils.data import (
     IterableDataset,
     RandomSampler,
     SequentialSampler,
+    Subset,
 )
 
 from hwal.errors import ScriptError
@@ -101,14 +102,17 @@ class SeededDataset(Dataset[Any]):
         self.dataset = dataset
 
     def __getitems__(self, indices: Indices) -> list[Any]:
-        many = getattr(self.dataset, "__getitems__", None)
+        dataset, wanted = self.dataset, list(indices)
+        while type(dataset) is Subset:  # it has __getitems__ whether or not the data set below reads many at once
+            dataset, wanted = dataset.dataset, [dataset.indices[index] for index in wanted]
+        many = getattr(dataset, "__getitems__", None)
         if many is not None:
             seed_host(indices.seeds[0])
-            return many(list(indices))  # type: ignore[no-any-return]
+            return many(wanted)  # type: ignore[no-any-return]
         samples = []
-        for index, seed in zip(indices, indices.seeds, strict=True):
+        for index, seed in zip(wanted, indices.seeds, strict=True):
             seed_host(seed)
-            samples.append(self.dataset[index])
+            samples.append(dataset[index])
         return samples
 
 

@@ -32,7 +32,8 @@ class Gradients:
         self._dtype = torch.float32 if device.type in ("mps", "xla") else torch.float64  # those lack, or emulate, float64
         self._world = world
         self._scaler = scaler
-        self._guess = 1.0  # fp16 divides by the last global count, so that sums of many rows do not overflow
+        self._guess: float | None = None  # fp16 divides by the last global count, so that sums of many rows do not overflow
+        self._checked = False  # an optimizer has stepped, so that the scaler knows whether its gradients overflowed
         self._unit: Unit | None = None
         self._sums: torch.Tensor | None = None
         self.went_back = False
@@ -49,6 +50,7 @@ class Gradients:
         self.went_back = False
         if unit.first:
             self._sums = None
+            self._checked = False
             self._whole = unit.last and self._world == 1 and self._scaler is None
 
     def backward(self, loss: Any) -> None:
@@ -75,8 +77,18 @@ class Gradients:
         if unit.weight != 1.0:
             total = total * unit.weight
         if self._scaler is not None:
+            if self._guess is None:
+                self._guess = self._first_guess(count, unit)
             total = self._scaler.scale(total / self._guess)
         total.backward()
+
+    def _first_guess(self, count: Any, unit: Unit) -> float:
+        """The global count, from what all ranks' first micro-batches count for their rows."""
+        pair = torch.tensor([float(count), float(unit.rows)], dtype=self._dtype, device=self._device) * unit.weight
+        if self._world > 1:
+            dist.all_reduce(pair)
+        counted, rows = pair.tolist()
+        return max(counted * unit.total / rows, 1.0)
 
     def _add(self, total: torch.Tensor, count: Any, weight: float) -> None:
         pair = torch.zeros(3, dtype=self._dtype, device=self._device)
@@ -98,21 +110,26 @@ class Gradients:
         total, count = self._sums[0], self._sums[1]
         safe = torch.where(count == 0, 1.0, count)
         self.loss, self.count = total / safe, count
-        self._inverse = (self._guess / safe if self._scaler is not None else 1.0 / safe).float()
+        self._inverse = ((self._guess or 1.0) / safe).float()
         if self._scaler is not None:
             self._guess = float(safe)
 
     def apply(self, optimizer: torch.optim.Optimizer, clip: float | None) -> None:
         """Divides, unscales, clips and updates the parameters of one optimizer, and clears their gradients."""
+        if clip is not None and not clip > 0:
+            raise ScriptError(f"rt.step(clip={clip}): the largest norm must be above 0", hint="leave clip out to clip nothing")
         parameters = [p for group in optimizer.param_groups for p in group["params"]] if clip or not self._whole else []
-        if self._scaler is not None:
-            self._scaler.unscale_(optimizer)
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        scaler = self._scaler if gradients else None  # it refuses an optimizer without any gradient
+        if scaler is not None:
+            scaler.unscale_(optimizer)
         if not self._whole:
-            _multiply([p.grad for p in parameters if p.grad is not None], self._inverse)
+            _multiply(gradients, self._inverse)
         if clip is not None:
             nn.utils.clip_grad_norm_(parameters, clip)
-        if self._scaler is not None:
-            self._scaler.step(optimizer)
+        if scaler is not None:
+            scaler.step(optimizer)
+            self._checked = True
         else:
             optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -128,7 +145,7 @@ class Gradients:
 
     def close(self) -> None:
         """The global batch is done, all its optimizers have stepped."""
-        if self._scaler is not None:
+        if self._scaler is not None and self._checked:
             self._scaler.update()
 
 

@@ -90,7 +90,7 @@ class SharedTorchRuntime(TorchRuntime):
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        seed = mix(self.run_seed, self._scopes)
+        seed = mix(self.progress.seed, self._scopes)
         seed_host(seed)
         self.seed_device(seed)
         self._scopes += 1
@@ -142,26 +142,27 @@ class SharedTorchRuntime(TorchRuntime):
 
     def _reading(self, skip: int | None) -> Reading:
         """How to read a training feed of which `skip` global batches are done; None for an evaluation."""
-        settings = self.job.settings
+        at = self.progress
         train = skip is not None
         return Reading(
             cut=self.cut,
-            seed=mix(self.run_seed, self.epoch, self.feed_in_epoch) if train else mix(self.run_seed),
+            seed=mix(at.seed, at.epoch, at.feed) if train else mix(at.seed),
             train=train,
             skip=skip or 0,
-            global_batch=settings.global_batch,
+            global_batch=self.job.settings.global_batch,
             pin_memory=self.job.caps.pinned_memory,
         )
 
     def _train(self, data: Any) -> Iterator[Any]:
-        skip = self.begin_feed()
+        at = self.progress
+        skip = at.begin_feed()
         if skip is None or self.finished:
             return
         if self.job.settings.global_batch is not None:
             size = getattr(data, "batch_size", None)
             self.say_once(f"--global-batch {self.job.settings.global_batch} in place of the loader's {size}")
-        self.expect_steps(self._steps_per_epoch(data))
-        self.host_random.rest(mix(self.run_seed, 2, self.rank, self.epoch))
+        self.reporter.total_steps = at.steps_in_all(self._length(data))
+        self.host_random.rest(mix(at.seed, 2, self.rank, at.epoch, at.feed))
         self._seed_step()
         self.reporter.begin()
         try:
@@ -172,10 +173,10 @@ class SharedTorchRuntime(TorchRuntime):
                 self.gradients.waiting = False
                 for optimizer in self.optimizers:
                     optimizer.zero_grad(set_to_none=True)
-        self.end_of_feed()
+        at.end_feed()
 
     def _micro_batches(self, data: Any, reading: Reading) -> Iterator[Any]:
-        gradients, host_random = self.gradients, self.host_random
+        gradients, at = self.gradients, self.progress
         for unit, batch in read(data, reading, self.say_once):
             if unit.part is not None:
                 self._seed_part(unit.part)
@@ -190,26 +191,26 @@ class SharedTorchRuntime(TorchRuntime):
                 gradients.close()
                 if gradients.stop:
                     self.preempt()
-                if self.steps_done & (self.steps_done - 1) == 0:
-                    host_random.look()
+                if at.step & (at.step - 1) == 0:
+                    self.host_random.look()
                 self._seed_step()
-                if self.finished:
+                if at.finished:
                     break
 
     def _seed_step(self) -> None:
         """What main-process data sets and forwards draw in the next step is a function of (seed, step, rank)."""
         if self.host_random.drawn:
-            seed_host(mix(self.run_seed, 0, self.rank, self.steps_done))
+            seed_host(mix(self.progress.seed, 0, self.rank, self.progress.step))
         if not self._on_host:
-            self.seed_device(mix(self.run_seed, 0, self.rank, self.steps_done))
+            self.seed_device(mix(self.progress.seed, 0, self.rank, self.progress.step))
 
     def _seed_part(self, part: int) -> None:
         """What the forward of a virtual rank draws is a function of (seed, step, part), on whatever rank it runs."""
-        seed = mix(self.run_seed, 1, part, self.steps_done)
+        seed = mix(self.progress.seed, 1, part, self.progress.step)
         seed_host(seed)
         self.seed_device(seed)
 
-    def _steps_per_epoch(self, data: Any) -> int | None:
+    def _length(self, data: Any) -> int | None:
         """Global batches in one pass over a loader, where it knows."""
         try:
             if self.job.settings.global_batch is None:

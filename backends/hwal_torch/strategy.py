@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from hwal.errors import ScriptError
 from hwal.values import Decision
 
 
@@ -59,6 +60,14 @@ class DataParallel(Strategy):
     def install(self, model: nn.Module) -> None:
         if not any(parameter.requires_grad for parameter in model.parameters()):
             return
+        mine = {id(parameter) for parameter in model.parameters()}
+        if any(id(parameter) in mine for ddp in self._wrapped for parameter in ddp.parameters()):
+            raise ScriptError(
+                f"two prepared models share a parameter, one of them a {type(model).__name__}",
+                where="rt.prepare",
+                why="at several processes each model brings its own gradients together, and these would be summed twice",
+                hint="put both into one nn.Module, and prepare that",
+            )
         # find_unused_parameters: a parameter without gradient in one batch must not stop the run, whatever the world.
         ddp = nn.parallel.DistributedDataParallel(_Inner(model), find_unused_parameters=True, gradient_as_bucket_view=True)
         ddp.register_comm_hook(None, _sum)

@@ -224,7 +224,7 @@ def train(rt: TorchRuntime, trial: Trial) -> dict[str, Any]:
                     rt.save()
                 if rt.steps_done == trial.stop_at and rt.rank == rt.world_size - 1:
                     os.kill(os.getpid(), signal.SIGTERM)
-    return {"steps": steps, "weights": weights_of(model), "position": rt.position().to_dict()}
+    return {"steps": steps, "weights": weights_of(model), "position": rt.progress.position().to_dict()}
 
 
 def weights_of(model: nn.Module) -> dict[str, torch.Tensor]:

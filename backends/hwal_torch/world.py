@@ -17,6 +17,7 @@ from hwal.values import World
 
 LOCAL_TIMEOUT = 25.0  # seconds, when all ranks are on this machine: with imports, an error in under 30
 REMOTE_TIMEOUT = 600.0
+COLLECTIVES = timedelta(minutes=30)  # torch's own limit, once the world stands: a rank may save, or load data, that long
 _joined = itertools.count()
 
 
@@ -40,6 +41,7 @@ def join(world: World, collectives: str, device: torch.device, timeout: float | 
         seen = torch.zeros(world.size, device=device)
         seen[world.rank] = 1
         dist.all_reduce(seen)
+        dist.distributed_c10d._set_pg_timeout(COLLECTIVES)
     except (RuntimeError, dist.DistError) as error:
         raise WorldError(
             f"rank {world.rank} of {world.size}: the ranks found each other but could not exchange data",

@@ -131,7 +131,7 @@ class Feed:
 
     def __iter__(self) -> Iterator[PerReplica]:
         rt = self.runtime
-        skip = (rt.begin_feed() or 0) if self.train else 0
+        skip = (rt.progress.begin_feed() or 0) if self.train else 0
         rt.training = self.train
         if self.train:
             rt.reporter.begin()
@@ -154,7 +154,7 @@ class StepCounter(Callback):
         self.runtime.after_step(model)
 
     def on_epoch_end(self, model: Model) -> None:
-        self.runtime.epoch_done()
+        self.runtime.progress.end_epoch()
 
 
 class KerasDouble(KerasRuntime):
@@ -179,7 +179,7 @@ class KerasDouble(KerasRuntime):
                 self.models.append(model)
                 self._watch(model)
         if self.job.settings.resume is not None and (found := self.checkpoints.newest(self.say)):
-            self.restore_position(found[1].position)
+            self.resume_at(found[1].position)
         return objects if len(objects) > 1 else objects[0]
 
     def _watch(self, model: Model) -> None:
@@ -223,7 +223,9 @@ class KerasDouble(KerasRuntime):
 
     def save(self, path: str | Path | None = None) -> Path:
         target = self.checkpoints.path(self.steps_done) if path is None else Path(path)
-        with self.checkpoints.writing(target, lambda files: Manifest(self.position(), files, self.framework)) as folder:
+        with self.checkpoints.writing(
+            target, lambda files: Manifest(self.progress.position(), files, self.framework)
+        ) as folder:
             (folder / "weights.json").write_text(json.dumps(self.models[0].weights), encoding="utf-8")
         return target
 

@@ -177,7 +177,7 @@ class XlaDouble(TorchRuntime):
             saved = json.loads((found[0] / "weights.json").read_text(encoding="utf-8"))
             for name, parameter in self.model.parameters.items():
                 parameter.value = saved[name]
-            self.restore_position(found[1].position)
+            self.resume_at(found[1].position)
         self.model.to(self.device)
         if self.optimizer is not None:
             for group in self.optimizer.param_groups:
@@ -187,7 +187,7 @@ class XlaDouble(TorchRuntime):
 
     def feed(self, data: Any, train: bool = True) -> Iterator[Any]:
         """The device loader: every micro-batch is moved, and ends with a mark_step of its own."""
-        skip = (self.begin_feed() or 0) if train else 0
+        skip = (self.progress.begin_feed() or 0) if train else 0
         if train:
             self.reporter.begin()
         for number, batch in enumerate(data):
@@ -258,7 +258,9 @@ class XlaDouble(TorchRuntime):
         self.device.mark_step()
         weights = {name: float(p) for name, p in self.model.parameters.items()}
         target = self.checkpoints.path(self.steps_done) if path is None else Path(path)
-        with self.checkpoints.writing(target, lambda files: Manifest(self.position(), files, self.framework)) as folder:
+        with self.checkpoints.writing(
+            target, lambda files: Manifest(self.progress.position(), files, self.framework)
+        ) as folder:
             (folder / "weights.json").write_text(json.dumps(weights), encoding="utf-8")
         return target
 

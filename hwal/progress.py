@@ -1,0 +1,80 @@
+"""Progress: where training stands, counted the same way for every framework's loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hwal.checkpoint import Position
+
+
+class Progress:
+    """The counters of a run, those before a resume included.
+
+    Attributes:
+        seed: the run's. Random state is a function of it and of the counters.
+        epoch: the epoch in progress. feed: the training feed of it in progress. steps_in_feed: global batches of that
+            feed that are done. step, samples: global batches and samples done in all. All count from 0.
+        last_step: the step at which training ends, where the loop was given one.
+    """
+
+    def __init__(self, seed: int, world_size: int) -> None:
+        self.seed = seed
+        self.epoch = self.feed = self.steps_in_feed = self.step = self.samples = 0
+        self.last_step: int | None = None
+        self._world_size = world_size
+        self._feeds_begun = 0
+        self._epochs: int | None = None
+        self._in_epochs = False
+
+    @property
+    def finished(self) -> bool:
+        return self.last_step is not None and self.step >= self.last_step
+
+    def epochs(self, count: int | None, last_step: int | None) -> Iterator[int]:
+        """The epochs that are left of `count`, until `last_step` is done."""
+        self.last_step, self._epochs, self._in_epochs = last_step, count, True
+        try:
+            while (count is None or self.epoch < count) and not self.finished:
+                yield self.epoch
+                self.end_epoch()
+        finally:
+            self._in_epochs = False
+
+    def begin_feed(self) -> int | None:
+        """A training feed begins: the number of its global batches that were done before resuming; None: all of them."""
+        number, self._feeds_begun = self._feeds_begun, self._feeds_begun + 1
+        if number < self.feed:
+            return None
+        if number > self.feed:
+            self.feed, self.steps_in_feed = number, 0
+        return self.steps_in_feed
+
+    def end_step(self, samples: int) -> None:
+        self.step += 1
+        self.steps_in_feed += 1
+        self.samples += samples
+
+    def end_feed(self) -> None:
+        """A training feed was read to its end; outside of epochs() that ends the epoch."""
+        if not self._in_epochs:
+            self.end_epoch()
+
+    def end_epoch(self) -> None:
+        self.epoch += 1
+        self.feed = self.steps_in_feed = self._feeds_begun = 0
+
+    def steps_in_all(self, feed_length: int | None) -> int | None:
+        """How many steps the run will have, as a feed of `feed_length` global batches begins; None where nobody knows."""
+        if self.last_step is not None or feed_length is None:
+            return self.last_step
+        epochs_left = self._epochs - self.epoch if self._in_epochs and self._epochs is not None else 1
+        return self.step - self.steps_in_feed + epochs_left * feed_length
+
+    def position(self) -> Position:
+        return Position(self.seed, self.epoch, self.feed, self.steps_in_feed, self.step, self.samples, self._world_size)
+
+    def restore(self, position: Position) -> None:
+        """Goes on from a checkpoint's position, with its seed: another would break the curve."""
+        self.seed = position.seed
+        self.epoch, self.feed, self.steps_in_feed = position.epoch, position.feed, position.steps_in_feed
+        self.step, self.samples = position.step, position.samples
