@@ -21,8 +21,8 @@ def choose_run_dir(settings: Settings, stem: str, world: World, environ: Mapping
     """Where the run called `stem` (its script's name) keeps its files. Raises UsageError and OutputError.
 
     HWAL_RUN_DIR, as the launcher set it; else --out, which must not hold another run; else the run that --resume goes on
-    with (a single checkpoint begins a run of its own); else runs/STEM, or the first free of runs/STEM-2, -3 … when it holds a run. Ranks that another launcher started
-    cannot agree on what is free: their folder is named after the job.
+    with (a single checkpoint begins a run of its own); else runs/STEM, or the first free of runs/STEM-2, -3 … when it holds
+    a run. Ranks that another launcher started cannot agree on what is free: their folder is named after the job.
     """
     if environ.get(RUN_DIR):
         return Path(environ[RUN_DIR])

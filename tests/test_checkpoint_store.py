@@ -273,6 +273,21 @@ def dead_pid() -> int:
     return process.pid
 
 
+def test_a_folder_of_other_things_is_not_replaced(store: Checkpoints, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    write(store, 1, target=mine)  # an empty folder may become a checkpoint, and a checkpoint another one
+    write(store, 2, target=mine)
+    file, folder = tmp_path / "file", tmp_path / "folder"
+    folder.mkdir()
+    for path in (file, folder / "thesis.txt"):
+        path.write_text("x")
+    for target in (file, folder):
+        with pytest.raises(OutputError, match="holds other things"):
+            write(store, 3, target=target)
+    assert file.read_text() == (folder / "thesis.txt").read_text() == "x"
+
+
 def test_what_a_dead_process_left_is_cleared_and_what_it_was_replacing_put_back(store: Checkpoints) -> None:
     write(store, 1)
     pid = dead_pid()

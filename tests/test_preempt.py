@@ -82,3 +82,23 @@ def test_off_the_main_thread_it_stays_silent() -> None:
     thread.join()
     assert failed == []
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_child_that_the_script_forked_ends_at_the_first() -> None:
+    """It inherits the handler; one that only remembered would make Process.terminate() wait for ever."""
+    code = """
+        import multiprocessing, sys, time
+        from hwal.preempt import StopRequest
+
+        stop = StopRequest()
+        stop.install()
+        child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+        child.start()
+        child.terminate()
+        child.join(10)
+        print(child.exitcode, stop.name)
+        child.kill()
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[1], timeout=60)
+    assert done.stdout == f"{-signal.SIGTERM} None\n", done.stderr

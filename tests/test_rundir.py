@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hwal.env import Settings
-from hwal.errors import OutputError
+from hwal.errors import OutputError, UsageError
 from hwal.rundir import choose_run_dir, make_run_dir
 from hwal.values import World
 
@@ -37,6 +37,24 @@ def test_what_is_said_counts() -> None:
     assert choose(environ={"HWAL_RUN_DIR": "x"}, out="here") == Path("x")
     assert choose("../../etc/pass wd") == Path("runs/etc-pass-wd")
     assert choose("..") == Path("runs/run")
+
+
+def test_out_never_mixes_two_runs() -> None:
+    for run in ("a", "b"):
+        Path(run, "checkpoints", "step-00000003").mkdir(parents=True)
+        Path(run, "checkpoints", "step-00000003", "hwal.json").write_text("{}")
+    assert choose(out="a", resume="a") == choose(out="a", resume="a/checkpoints/step-00000003") == Path("a")
+    for resume in ("b", "b/checkpoints/step-00000003", None):
+        with pytest.raises(UsageError, match="already holds a run"):
+            choose(out="a", **({"resume": resume} if resume else {}))
+
+
+def test_a_single_checkpoint_begins_a_run_of_its_own() -> None:
+    checkpoint = Path("runs/train/checkpoints/step-00000003")
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "hwal.json").write_text("{}")
+    assert choose(resume=str(checkpoint)) == Path("runs/train-2")
+    assert choose(resume="runs/train") == Path("runs/train")
 
 
 def test_ranks_of_a_foreign_world_agree_without_asking_the_disk() -> None:

@@ -102,7 +102,8 @@ class SeededDataset(Dataset[Any]):
         self.dataset = dataset
 
     def __getitems__(self, indices: Indices) -> list[Any]:
-        dataset, wanted = self.dataset, list(indices)
+        dataset: Any = self.dataset
+        wanted = list(indices)
         while type(dataset) is Subset:  # it has __getitems__ whether or not the data set below reads many at once
             dataset, wanted = dataset.dataset, [dataset.indices[index] for index in wanted]
         many = getattr(dataset, "__getitems__", None)

@@ -110,7 +110,8 @@ class Gradients:
         total, count = self._sums[0], self._sums[1]
         safe = torch.where(count == 0, 1.0, count)
         self.loss, self.count = total / safe, count
-        self._inverse = ((self._guess or 1.0) / safe).float()
+        divided = self._guess if self._scaler is not None and self._guess is not None else 1.0
+        self._inverse = (divided / safe).float()
         if self._scaler is not None:
             self._guess = float(safe)
 
