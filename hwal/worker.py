@@ -19,7 +19,7 @@ from hwal.env import PLAN, PROCESSES, STATE_DIR
 from hwal.errors import EXIT_FAILED, EXIT_OK, EXIT_PREEMPTED, HwalError, Preempted, ScriptError
 from hwal.launch.outcome import is_lost_peer
 from hwal.launch.place import read_plan, take_place
-from hwal.launch.script import name_of, run_script, traceback_lines
+from hwal.launch.script import install_excepthook, name_of, run_script, told, traceback_lines
 from hwal.launch.station import Station
 from hwal.launch.world import read_world
 from hwal.runtime import KerasRuntime, Runtime, TorchRuntime
@@ -47,6 +47,8 @@ def start(framework: str | None = None) -> Runtime:
     """
     from hwal.starting import begin
 
+    if not _started and not os.environ.get(PLAN):
+        install_excepthook()  # under hwal train the worker shows errors
     if any(not runtime.ended for runtime in _started):
         raise ScriptError("hwal.start() was called twice", hint="call it once: `with hwal.start() as rt:`, and pass rt on")
     runtime = begin(framework, os.environ)
@@ -139,8 +141,7 @@ def _ending(error: BaseException | None, script: str, world: World) -> Ending:
         # torchrun takes any other code for a failure and would restart the ranks; the launcher reads `preempted`.
         return Ending(EXIT_OK if world.launcher == "torchrun" else EXIT_PREEMPTED, preempted=True)
     if isinstance(error, HwalError):
-        lines = f"hwal: error: {error}".split("\n")
-        return Ending(error.exit_code, error.what, tuple(lines), is_lost_peer(str(error)))
+        return Ending(error.exit_code, error.what, tuple(told(error)), is_lost_peer(str(error)))
     if isinstance(error, SystemExit):
         return _exited(error.code, script)
     if isinstance(error, KeyboardInterrupt):

@@ -274,3 +274,34 @@ def test_hwal_errors_of_start_reach_the_terminal_without_a_traceback(tmp_path: P
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert done.stderr.startswith("hwal: error: 4 processes were asked for, but this one is in a world of 1")
     assert HwalError.exit_code == 1
+
+
+MISTAKE = """
+import hwal
+
+def train(rt):
+    next(rt.epochs())
+
+def main():
+    with hwal.start() as rt:
+        train(rt)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [(), ("-m", "hwal", "train")], ids=["python", "hwal train"])
+def test_a_mistake_of_the_script_names_its_line_and_shows_no_traceback(tmp_path: Path, command: tuple[str, ...]) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(MISTAKE, encoding="utf-8")
+    roots = os.pathsep.join(str(ROOT / folder) for folder in (".", "backends"))
+    environ = {**os.environ, "PYTHONPATH": roots, "HWAL_OUT": str(tmp_path / "run")}
+    done = subprocess.run([sys.executable, *command, str(script)], env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-3:] == [
+        "hwal: error: rt.epochs() needs an end",
+        "  line:  script.py:5, in train",
+        "  try:   rt.epochs(3), or rt.epochs(steps=1000)",
+    ]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
-from hwal.errors import UsageError
+from hwal.errors import HwalError, ScriptError, UsageError
 
 
 def run_script(argv: Sequence[str]) -> None:
@@ -31,6 +31,36 @@ def run_script(argv: Sequence[str]) -> None:
 
 def name_of(argv: Sequence[str]) -> str:
     return argv[1] if argv[:1] == ["-m"] and len(argv) > 1 else argv[0] if argv else "the script"
+
+
+def told(error: HwalError) -> list[str]:
+    """What a person is shown of an error of hwal's: its text, and the script's line where it was the script's doing."""
+    lines = f"hwal: error: {error}".split("\n")
+    place = _script_line(error.__traceback__) if isinstance(error, ScriptError) else None
+    return lines if place is None else [lines[0], f"  line:  {place}", *lines[1:]]
+
+
+def install_excepthook() -> None:
+    """Under plain python, an error of hwal's is shown as hwal train shows it: without a traceback."""
+    before = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if isinstance(error, HwalError):
+            print("\n".join(told(error)), file=sys.stderr)
+        else:
+            before(kind, error, trace)
+
+    sys.excepthook = hook
+
+
+def _script_line(trace: TracebackType | None) -> str | None:
+    """`script.py:12, in main`: the innermost frame of the program itself."""
+    found = None
+    while trace is not None:
+        if trace.tb_frame.f_globals.get("__name__") == "__main__":
+            found = f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}, in {trace.tb_frame.f_code.co_name}"
+        trace = trace.tb_next
+    return found
 
 
 def traceback_lines(error: BaseException) -> list[str]:
