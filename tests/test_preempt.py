@@ -92,8 +92,11 @@ def test_a_child_that_the_script_forked_ends_at_the_first() -> None:
 
         stop = StopRequest()
         stop.install()
-        child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+        fork = multiprocessing.get_context("fork")
+        ready = fork.Event()  # Python drops a signal that comes while it forks
+        child = fork.Process(target=lambda: (ready.set(), time.sleep(60)))
         child.start()
+        ready.wait()
         child.terminate()
         child.join(10)
         print(child.exitcode, stop.name)
