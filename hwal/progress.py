@@ -31,19 +31,24 @@ class Progress:
         return self.last_step is not None and self.step >= self.last_step
 
     def epochs(self, count: int | None, last_step: int | None) -> Iterator[int]:
-        """The epochs that are left of `count`, until `last_step` is done."""
+        """The epochs that are left of `count`, until `last_step` is done.
+
+        That step leaves its epoch open, even where it is the last of it: more steps, asked for later, go on right there.
+        """
         self.last_step, self._epochs, self._in_epochs = last_step, count, True
+        self._feeds_begun = 0
         try:
             while (count is None or self.epoch < count) and not self.finished:
                 yield self.epoch
-                self.end_epoch()
+                if not self.finished:
+                    self.end_epoch()
         finally:
             self._in_epochs = False
 
     def begin_feed(self) -> int | None:
-        """A training feed begins: the number of its global batches that were done before resuming; None: all of them."""
+        """A training feed begins: the number of its global batches that are done already; None: nothing of it is left to do."""
         number, self._feeds_begun = self._feeds_begun, self._feeds_begun + 1
-        if number < self.feed:
+        if number < self.feed or self.finished:
             return None
         if number > self.feed:
             self.feed, self.steps_in_feed = number, 0

@@ -47,6 +47,19 @@ def test_a_resumed_loop_does_what_was_left(epochs: int, last_step: int | None, l
     assert (resumed.seed, resumed.step, resumed.samples) == (7, len(whole), 2 * len(whole))
 
 
+@given(st.integers(1, 20), st.integers(0, 20), st.lists(st.integers(1, 4), min_size=1, max_size=3), st.booleans())
+def test_more_steps_go_on_where_fewer_ended(first: int, more: int, lengths: list[int], anew: bool) -> None:
+    """`--steps 200`, then `--resume --steps 400`; or a second loop in the same script."""
+    whole, _ = run(Progress(7, 1), None, first + more, lengths, 0)
+    progress = Progress(7, 1)
+    done, _ = run(progress, None, first, lengths, 0)
+    if anew:
+        position, progress = progress.position(), Progress(0, 1)
+        progress.restore(position)
+    rest, _ = run(progress, None, first + more, lengths, 0)
+    assert done + rest == whole
+
+
 @given(st.lists(st.integers(1, 5), max_size=4))
 def test_without_epochs_every_feed_is_one(lengths: list[int]) -> None:
     progress = Progress(7, 1)

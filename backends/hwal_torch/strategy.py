@@ -87,7 +87,7 @@ class _Inner(nn.Module):
         self.model = model
         self.original = model.forward
         # DDP warns when it looks for unused parameters and finds none; with this one there always is one.
-        self.unused = nn.Parameter(torch.zeros(1))
+        self.unused = nn.Parameter(torch.zeros(1, device=next(model.parameters()).device))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.original(*args, **kwargs)
