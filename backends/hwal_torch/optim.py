@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import nn
@@ -67,12 +66,3 @@ def use_fused(optimizer: torch.optim.Optimizer) -> bool:
     optimizer.defaults["fused"] = True
     optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
     return True
-
-
-def trained(optimizers: Iterable[torch.optim.Optimizer]) -> list[nn.Parameter]:
-    """Every parameter of the optimizers, once."""
-    found: dict[int, Any] = {}
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            found.update((id(p), p) for p in group["params"])
-    return list(found.values())
