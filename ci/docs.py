@@ -64,7 +64,9 @@ def train_flags() -> str:
 
 
 def variables() -> str:
-    return table(("variable", "meaning"), ((f"`{name}`", about) for name, about in env.variables().items()))
+    later = {row.variable for row in env.SETTINGS if is_later(row.field)}
+    rows = ((f"`{name}`", about + " (in a later version)" * (name in later)) for name, about in env.variables().items())
+    return table(("variable", "meaning"), rows)
 
 
 def exit_codes() -> str:

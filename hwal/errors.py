@@ -87,8 +87,8 @@ class ScriptError(HwalError):
 class Preempted(SystemExit):
     """Ends the script after a signal, once a checkpoint is on disk. A SystemExit, so that `except Exception` lets it pass."""
 
-    def __init__(self) -> None:
-        super().__init__(EXIT_PREEMPTED)
+    def __init__(self, code: int = EXIT_PREEMPTED) -> None:
+        super().__init__(code)
 
 
 def nearest(text: str, known: Iterable[str]) -> str | None:

@@ -43,7 +43,7 @@ class Progress:
                 if not self.finished:
                     self.end_epoch()
         finally:
-            self._in_epochs = False
+            self._in_epochs, self.last_step = False, None
 
     def begin_feed(self) -> int | None:
         """A training feed begins: the number of its global batches that are done already; None: nothing of it is left to do."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
@@ -21,8 +22,8 @@ def choose_run_dir(settings: Settings, stem: str, world: World, environ: Mapping
     """Where the run called `stem` (its script's name) keeps its files. Raises UsageError and OutputError.
 
     HWAL_RUN_DIR, as the launcher set it; else --out, which must not hold another run; else the run that --resume goes on
-    with (a single checkpoint begins a run of its own); else runs/STEM, or the first free of runs/STEM-2, -3 … when it holds
-    a run. Ranks that another launcher started cannot agree on what is free: their folder is named after the job.
+    with (a single checkpoint begins a run of its own); else runs/STEM, or the first free of runs/STEM-2, -3 … when it is
+    there already. Ranks that another launcher started cannot agree on what is free: their folder is named after the job.
     """
     if environ.get(RUN_DIR):
         return Path(environ[RUN_DIR])
@@ -44,7 +45,7 @@ def choose_run_dir(settings: Settings, stem: str, world: World, environ: Mapping
     if world.size > 1:
         return RUNS / f"{name}-{_clean(job_id(environ, world) or 'job')}"
     try:
-        return next(path for path in _candidates(name) if not holds_run(path))
+        return next(path for path in _candidates(name) if not (path.exists() or path.is_symlink()))
     except OSError as error:
         raise OutputError(
             f"cannot look into {RUNS}: {error.strerror}", where=str(RUNS), hint="choose a folder by --out"
@@ -65,10 +66,25 @@ def holds_run(path: Path) -> bool:
     return any((path / trace).exists() for trace in TRACES)
 
 
-def make_run_dir(path: Path) -> None:
-    """Makes the folder and tries that it can be written. Raises OutputError."""
+def is_new(settings: Settings, world: World, environ: Mapping[str, str]) -> bool:
+    """Whether choose_run_dir picked a name that nobody asked for, which must be nobody else's."""
+    resumes = settings.resume is not None and not is_checkpoint(Path(settings.resume))
+    return not environ.get(RUN_DIR) and settings.out is None and not resumes and world.size == 1
+
+
+def make_run_dir(path: Path, new: bool = False) -> bool:
+    """Makes the folder and tries that it can be written. Raises OutputError.
+
+    False when it must be new and is not: another run took the name since it was chosen.
+    """
     probe = path / f".write-{os.getpid()}"
     try:
+        if new:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                path.mkdir()
+            except FileExistsError:
+                return False
         path.mkdir(parents=True, exist_ok=True)
         probe.write_bytes(b"")
         probe.unlink()
@@ -78,6 +94,13 @@ def make_run_dir(path: Path) -> None:
         raise OutputError(
             f"the run's folder {path} cannot be written: {error.strerror}", where="--out", hint="choose another --out"
         ) from None
+    return True
+
+
+def drop_empty(path: Path) -> None:
+    """A run that failed before it wrote anything leaves no folder behind."""
+    with suppress(OSError):
+        path.rmdir()
 
 
 def _candidates(name: str) -> Iterator[Path]:

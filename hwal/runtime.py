@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from hwal.env import Settings
-from hwal.errors import DeviceError, Preempted, ScriptError
+from hwal.errors import EXIT_OK, EXIT_PREEMPTED, DeviceError, Preempted, ScriptError
 from hwal.host import Host
 from hwal.record import Record
 from hwal.topology import Device
@@ -217,7 +217,8 @@ class Runtime(ABC):
         if self.is_main:
             self.checkpoints.mark_preempted(self.run_dir, self.stop_request.name or "another rank's signal", self.steps_done)
             self.say(f"{self.stop_request.name or 'stop'}: saved {folder}; go on with --resume {self.run_dir}")
-        raise Preempted
+        # torchrun takes any code but 0 for a failure and would start the ranks again
+        raise Preempted(EXIT_OK if self.job.world.launcher == "torchrun" else EXIT_PREEMPTED)
 
     def say(self, text: str) -> None:
         """One line to the person at the terminal, from the main rank, above the progress bar."""

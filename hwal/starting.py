@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from hwal.launch.place import read_plan, take_place
 from hwal.launch.world import number, read_world
 from hwal.plan import make_plan
 from hwal.registry import Registry
-from hwal.rundir import choose_run_dir, make_run_dir
+from hwal.rundir import choose_run_dir, is_new, make_run_dir
 from hwal.runtime import Backend, Job, Runtime, guard_spawned
 from hwal.survey import survey
 from hwal.values import AUTO, Choice, Decision, Plan, Request, World
@@ -53,13 +53,25 @@ def begin(framework: str | None, environ: MutableMapping[str, str]) -> Runtime:
     cls = runtime_class(laid.backend, laid.plan.framework)
     script = sys.argv[0] if sys.argv else ""
     run_dir = choose_run_dir(settings, _stem(script), world, environ)
-    make_run_dir(run_dir)
+    while not make_run_dir(run_dir, is_new(settings, world, environ)):
+        run_dir = choose_run_dir(settings, _stem(script), world, environ)
+    settings = _goes_on(settings, run_dir, environ)
     if world.rank == 0:
         for line in laid.lines:
             print(f"hwal: {line}", file=sys.stderr)
     runtime = cls(Job(world, laid.plan, settings, laid.backend.caps, run_dir, script))
     runtime.start()
     return runtime
+
+
+def _goes_on(settings: Settings, run_dir: Path, environ: Mapping[str, str]) -> Settings:
+    """A world that torchrun started again goes on from its own newest checkpoint; without one it begins anew."""
+    if environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
+        return settings
+    if any((run_dir / "checkpoints").glob("step-*")):
+        return replace(settings, resume=str(run_dir))
+    (run_dir / "metrics.jsonl").unlink(missing_ok=True)
+    return settings
 
 
 def check_size(world: World, environ: Mapping[str, str]) -> None:

@@ -13,15 +13,17 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Literal, overload
 
-from hwal.env import PLAN, PROCESSES, STATE_DIR
+from hwal.env import PLAN, PROCESSES, RUN_DIR, STATE_DIR
 from hwal.errors import EXIT_FAILED, EXIT_OK, EXIT_PREEMPTED, HwalError, Preempted, ScriptError
 from hwal.launch.outcome import is_lost_peer
 from hwal.launch.place import read_plan, take_place
 from hwal.launch.script import install_excepthook, name_of, run_script, told, traceback_lines
 from hwal.launch.station import Station
 from hwal.launch.world import read_world
+from hwal.rundir import drop_empty
 from hwal.runtime import KerasRuntime, Runtime, TorchRuntime
 from hwal.values import Plan, Process, World
 
@@ -95,6 +97,8 @@ def main(argv: Sequence[str]) -> int:
             end_forgotten(error)
         except Exception as late:
             error, ending = late, _ending(late, name_of(argv), world)
+    if os.environ.get(RUN_DIR) and (ending.code != EXIT_OK or not _started):
+        drop_empty(Path(os.environ[RUN_DIR]))
     _show(ending, station)
     if station is not None:
         station.leave(ending.code, ending.error, ending.lines, ending.lost_peer, ending.preempted)
@@ -138,8 +142,7 @@ def _ending(error: BaseException | None, script: str, world: World) -> Ending:
     if error is None:
         return Ending(EXIT_OK)
     if isinstance(error, Preempted):
-        # torchrun takes any other code for a failure and would restart the ranks; the launcher reads `preempted`.
-        return Ending(EXIT_OK if world.launcher == "torchrun" else EXIT_PREEMPTED, preempted=True)
+        return Ending(error.code if isinstance(error.code, int) else EXIT_PREEMPTED, preempted=True)
     if isinstance(error, HwalError):
         return Ending(error.exit_code, error.what, tuple(told(error)), is_lost_peer(str(error)))
     if isinstance(error, SystemExit):

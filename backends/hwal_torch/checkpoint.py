@@ -113,6 +113,7 @@ def _save_state(rt: SharedTorchRuntime, folder: Path) -> None:
     names = names_of(rt.models)
     rt.host_random.look()
     document = {
+        "models": [_extra(model) for model in rt.models],
         "optimizers": [_named(optimizer, group_names(optimizer, names)) for optimizer in rt.optimizers],
         "schedulers": [scheduler.state_dict() for scheduler in rt.schedulers],
         "gradients": rt.gradients.state_dict(),
@@ -122,6 +123,11 @@ def _save_state(rt: SharedTorchRuntime, folder: Path) -> None:
     plain = tree.encode(document, tensors, "")
     _write({key: tensor.contiguous().clone() for key, tensor in tensors.items()}, folder / f"{STATE}.safetensors")
     (folder / f"{STATE}.json").write_text(json.dumps(plain), encoding="utf-8")
+
+
+def _extra(model: nn.Module) -> dict[str, Any]:
+    """What a model's state holds besides tensors (get_extra_state of its layers)."""
+    return {name: value for name, value in model.state_dict().items() if not isinstance(value, torch.Tensor)}
 
 
 def _named(optimizer: torch.optim.Optimizer, groups: list[list[str]]) -> dict[str, Any]:
@@ -220,11 +226,14 @@ def _load_state(rt: SharedTorchRuntime, folder: Path) -> None:
     with safe_open(folder / f"{STATE}.safetensors", framework="pt") as file:
         tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - it is no mapping
     document = tree.decode(json.loads((folder / f"{STATE}.json").read_text(encoding="utf-8")), tensors)
-    for kind, objects in (("optimizers", rt.optimizers), ("schedulers", rt.schedulers)):
+    for kind, objects in (("models", rt.models), ("optimizers", rt.optimizers), ("schedulers", rt.schedulers)):
         if len(document[kind]) != len(objects):
             raise CheckpointError(
                 f"the checkpoint holds {len(document[kind])} {kind}, rt.prepare() was given {len(objects)}", where=str(folder)
             )
+    for model, extra in zip(rt.models, document["models"], strict=True):
+        if extra:
+            model.load_state_dict(extra, strict=False)
     names = names_of(rt.models)
     for optimizer, saved in zip(rt.optimizers, document["optimizers"], strict=True):
         _load_optimizer(optimizer, saved, group_names(optimizer, names), folder)

@@ -62,7 +62,7 @@ class Gradients:
                 "rt.backward() was called twice for one micro-batch", hint="add the losses up and call rt.backward once"
             )
         self.went_back = self.waiting = True
-        if type(loss) is tuple:
+        if isinstance(loss, tuple | list):
             total, count = loss
         else:
             total, count = None, unit.high - unit.low

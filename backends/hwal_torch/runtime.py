@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
 
 from hwal.errors import ScriptError
@@ -120,11 +121,23 @@ class SharedTorchRuntime(TorchRuntime):
                 self.say_once(f"{type(optimizer).__name__}: its fused kernel, which is faster here")
         for model in self.models:
             self.strategy.install(model)
+            self._name_mixers(model)
         if self.world_size > 1:
             self.say_once(f"strategy {self.strategy_decision}")
         self.write_plan(strategy=self.strategy_decision)
         checkpoint.restore(self)
         return objects[0] if len(objects) == 1 else objects
+
+    def _name_mixers(self, model: nn.Module) -> None:
+        """Says once which layers mix the samples of a batch: they see another batch at another world size or micro-batch."""
+        if self.cut == Cut():
+            return
+        mixing = [name for name, layer in model.named_modules() if isinstance(layer, _BatchNorm)]
+        if mixing:
+            self.say_once(
+                f"{', '.join(mixing[:3])}{' …' if len(mixing) > 3 else ''}: batch norm sees one micro-batch of one rank, "
+                "so the curve depends on how the global batch is cut; GroupNorm does not, and SyncBatchNorm spans the ranks"
+            )
 
     def place(self, model: nn.Module) -> None:
         """Moves a model to the device, in place."""
@@ -149,7 +162,7 @@ class SharedTorchRuntime(TorchRuntime):
             seed=mix(at.seed, at.epoch, at.feed) if train else mix(at.seed),
             train=train,
             skip=skip or 0,
-            global_batch=self.job.settings.global_batch,
+            global_batch=self.job.settings.global_batch if train else None,
             pin_memory=self.job.caps.pinned_memory,
         )
 
@@ -212,10 +225,11 @@ class SharedTorchRuntime(TorchRuntime):
 
     def _length(self, data: Any) -> int | None:
         """Global batches in one pass over a loader, where it knows."""
+        size = self.job.settings.global_batch
         try:
-            if self.job.settings.global_batch is None:
+            if size is None:
                 return len(data)
-            return -(-len(data.dataset) // self.job.settings.global_batch)
+            return len(data.sampler) // size if data.drop_last else -(-len(data.sampler) // size)
         except (TypeError, AttributeError):  # a stream has no length
             return None
 
@@ -250,6 +264,8 @@ class SharedTorchRuntime(TorchRuntime):
         loss = float(gradients.loss)  # free where the host computes; a device that works ahead of it must look less often
         if first:
             self.step_done(loss, lr, unit.total, gradients.count)
+        if self.world_size > 1:
+            self.strategy.check(optimizer)
         if math.isfinite(loss):
             gradients.apply(optimizer, clip)
         else:

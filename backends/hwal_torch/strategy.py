@@ -36,6 +36,10 @@ class Strategy(ABC):
     def sync(self, last: bool) -> None:
         """Told before each forward whether its backward closes the global batch and must bring the gradients together."""
 
+    @abstractmethod
+    def check(self, optimizer: torch.optim.Optimizer) -> None:
+        """Raises ScriptError for a gradient that is this rank's alone: every rank would train a model of its own."""
+
 
 class Single(Strategy):
     """One process: nothing to bring together."""
@@ -48,6 +52,9 @@ class Single(Strategy):
     def sync(self, last: bool) -> None:
         pass
 
+    def check(self, optimizer: torch.optim.Optimizer) -> None:
+        pass
+
 
 class DataParallel(Strategy):
     """torch's DistributedDataParallel: a whole model on each rank, gradients all-reduced while the backward runs."""
@@ -56,6 +63,8 @@ class DataParallel(Strategy):
 
     def __init__(self) -> None:
         self._wrapped: list[nn.parallel.DistributedDataParallel] = []
+        self._forwards: list[_Through] = []
+        self._way: dict[int, _Through] = {}  # id of a parameter -> the forward that brings its gradient together
 
     def install(self, model: nn.Module) -> None:
         if not any(parameter.requires_grad for parameter in model.parameters()):
@@ -71,12 +80,31 @@ class DataParallel(Strategy):
         # find_unused_parameters: a parameter without gradient in one batch must not stop the run, whatever the world.
         ddp = nn.parallel.DistributedDataParallel(_Inner(model), find_unused_parameters=True, gradient_as_bucket_view=True)
         ddp.register_comm_hook(None, _sum)
-        model.forward = _Through(model, ddp, self)  # type: ignore[method-assign]
+        through = _Through(model, ddp, self)
+        model.forward = through  # type: ignore[method-assign]
         self._wrapped.append(ddp)
+        self._forwards.append(through)
+        self._way.update((id(parameter), through) for parameter in model.parameters() if parameter.requires_grad)
 
     def sync(self, last: bool) -> None:
+        self.training = True
         for ddp in self._wrapped:
             ddp.require_backward_grad_sync = last
+        for through in self._forwards:
+            through.entered = False
+
+    def check(self, optimizer: torch.optim.Optimizer) -> None:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                way = self._way.get(id(parameter))
+                if parameter.grad is not None and (way is None or not way.entered):
+                    raise ScriptError(
+                        "a gradient of this step was not brought together over the ranks",
+                        why="its parameter was not prepared, or was frozen at that time"
+                        if way is None
+                        else f"{type(way.model).__name__} was not called as model(x), but by another method or in parts",
+                        hint="rt.prepare(model, optimizer) with all trained parameters unfrozen, and model(x) in the loop",
+                    )
 
 
 class _Inner(nn.Module):
@@ -102,9 +130,11 @@ class _Through:
         self.model = model
         self.ddp = ddp
         self.strategy = strategy
+        self.entered = False  # since the current micro-batch began
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.strategy.training and torch.is_grad_enabled():
+            self.entered = True
             return self.ddp(*args, **kwargs)
         return self.ddp.module.original(*args, **kwargs)  # type: ignore[union-attr, operator]
 

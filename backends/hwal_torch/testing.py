@@ -24,7 +24,7 @@ from hwal.errors import EXIT_PREEMPTED, HwalError
 from hwal.runtime import Backend
 from hwal.values import Plan
 from hwal_torch.harness import Outcome, Task, plan_for, run_world
-from hwal_torch.suite_tasks import Trial, evaluate, look, misuse, train, train_by_hand, train_two
+from hwal_torch.suite_tasks import Trial, alone, evaluate, look, misuse, train, train_by_hand, train_two
 
 SAME = 1e-6  # largest relative difference of two fp32 losses that are the same
 FP32 = Settings(precision="fp32")
@@ -47,6 +47,18 @@ def largest_difference(losses: list[float], others: list[float]) -> float:
     """The largest relative difference between two curves of the same length."""
     assert len(losses) == len(others), f"{len(losses)} steps against {len(others)}"
     return max(abs(a - b) / max(abs(b), 1e-12) for a, b in zip(losses, others, strict=True))
+
+
+def losses_of(run_dir: Path) -> list[float]:
+    """The curve that a run left in metrics.jsonl."""
+    return [json.loads(line)["loss"] for line in (run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def seen(ranks: list[list[int]]) -> list[int]:
+    """The ids of a global batch, from those of each rank: a rank without rows runs the first of the batch as a ghost."""
+    ghost = next(ids[0] for ids in ranks if ids)
+    rows = [ids for ids in ranks if ids != [ghost] or ids is next(own for own in ranks if ghost in own)]
+    return [i for ids in rows for i in ids]
 
 
 @pytest.mark.slow
@@ -93,12 +105,14 @@ class RuntimeSuite:
         return [outcome.result for outcome in outcomes]
 
     def curve(self, size: int, trial: Trial, folder: Path, settings: Settings = FP32) -> tuple[list[float], list[list[int]]]:
-        """Losses of a run, and the ids that all ranks together saw at each step; checks that all ranks tell the same loss."""
+        """Losses of a run, and the ids that all ranks together saw at each step; checks that all ranks end with one model."""
         ranks = self.results(size, train, trial, folder=folder, settings=settings)
-        losses = [[step["loss"] for step in rank["steps"]] for rank in ranks]
-        assert all(rank == losses[0] for rank in losses), "ranks disagree on the loss"
-        seen = [sorted(i for rank in ranks for i in rank["steps"][n]["ids"]) for n in range(len(losses[0]))]
-        return losses[0], seen
+        for rank in ranks:
+            assert all(torch.equal(rank["weights"][name], value) for name, value in ranks[0]["weights"].items()), (
+                "weights differ"
+            )
+        steps = [[rank["steps"][n]["ids"] for rank in ranks] for n in range(len(ranks[0]["steps"]))]
+        return losses_of(folder)[-len(steps) :], [sorted(seen(step)) for step in steps]
 
     # P1
 
@@ -122,13 +136,13 @@ class RuntimeSuite:
     def test_same_curve(self, tmp_path: Path, text: bool, loader: str) -> None:
         """P2: the same samples and the same losses at every world, with accumulation, ragged ends and lengths that vary."""
         trial = Trial(text=text, loader=loader, optimizer="adamw" if text else "sgd")
-        losses, seen = self.curve(1, trial, tmp_path / "one")
-        assert len(losses) == 12 and {len(ids) for ids in seen} == {8, 2}
+        losses, samples = self.curve(1, trial, tmp_path / "one")
+        assert len(losses) == 12 and {len(ids) for ids in samples} == {8, 2}
         cases = [(1, 3), *((size, micro) for size in (2, 3) if size <= self.largest_world for micro in (None, 2))]
         for size, micro in cases:
             settings = Settings(precision="fp32", micro_batch=micro)
             other, also = self.curve(size, trial, tmp_path / f"{size}-{micro}", settings)
-            assert also == seen, f"world {size}, micro-batch {micro}: other samples"
+            assert also == samples, f"world {size}, micro-batch {micro}: other samples"
             assert largest_difference(other, losses) <= SAME, f"world {size}, micro-batch {micro}"
 
     @pytest.mark.parametrize("text", [False, True], ids=["rows", "text"])
@@ -142,12 +156,27 @@ class RuntimeSuite:
         """P2: several optimizers, parameters without gradient and a loop that was left early give the same curve everywhere."""
         trial = Trial(epochs=2)
         one = self.results(1, train_two, trial, folder=tmp_path / "one")[0]
-        assert len(one["losses"]) == one["steps"] == 8 and one["signature"] == "(x: 'torch.Tensor') -> 'torch.Tensor'"
+        losses = losses_of(tmp_path / "one")
+        assert len(losses) == one["steps"] == 8 and one["signature"] == "(x: 'torch.Tensor') -> 'torch.Tensor'"
         for size, micro in ((1, 3), *((size, None) for size in (2, 3) if size <= self.largest_world)):
             settings = Settings(precision="fp32", micro_batch=micro)
             for rank in self.results(size, train_two, trial, folder=tmp_path / f"{size}-{micro}", settings=settings):
-                assert largest_difference(rank["losses"], one["losses"]) <= SAME
                 assert rank["signature"] == one["signature"]
+            assert largest_difference(losses_of(tmp_path / f"{size}-{micro}"), losses) <= SAME
+
+    @pytest.mark.parametrize("kind", ["never prepared", "unfrozen later", "called in parts"])
+    def test_no_rank_trains_alone(self, tmp_path: Path, kind: str) -> None:
+        """P2: a gradient that would stay one rank's own is an error on every rank."""
+        (size,) = self.worlds(2)
+        for outcome in self.run(size, alone, kind, folder=tmp_path):
+            assert "ScriptError: a gradient of this step was not brought together" in (outcome.error or ""), outcome
+
+    def test_an_evaluation_left_open(self, tmp_path: Path) -> None:
+        """P2: an evaluation feed that was not read to its end leaves training as it is."""
+        one = self.results(1, alone, "evaluation left open", folder=tmp_path / "one")[0]
+        for size in self.worlds(2, 3):
+            for weights in self.results(size, alone, "evaluation left open", folder=tmp_path / str(size)):
+                assert all(torch.allclose(weights[name], value, atol=1e-6) for name, value in one.items())
 
     def test_fewer_rows_than_ranks(self, tmp_path: Path) -> None:
         """P2: a rank without rows keeps in step and changes nothing."""
@@ -206,6 +235,7 @@ class RuntimeSuite:
         rest = self.results(1, train, replace(trial, save_at=None), folder=tmp_path / "rest", settings=resumed)[0]
         assert len(whole["steps"]) == 12 * feeds
         assert rest["steps"] == whole["steps"][save_at:]
+        assert losses_of(tmp_path / "rest") == losses_of(tmp_path / "whole")[save_at:]
         assert rest["position"] == whole["position"]
 
     def test_resume_at_another_world(self, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from hwal.launch.framework import framework_of, read_source
 from hwal.launch.world import read_world
 from hwal.plan import make_plan
 from hwal.plan.given import choice_of, read_plan
-from hwal.rundir import choose_run_dir, make_run_dir
+from hwal.rundir import choose_run_dir, is_new, make_run_dir
 from hwal.survey import Survey, survey
 from hwal.values import AUTO, Choice, Launch, Plan, Process, Request, World
 
@@ -45,7 +45,13 @@ def main(argv: Sequence[str]) -> int:
     choice, plan = _plan(request, found, source, world)
     backend = found.backends[plan.backend]
     run_dir = choose_run_dir(request.settings, _stem(request.script), world, environ)
-    launch = build(plan, request, backend.environment(plan), world, environ, run_dir)
+    environment = backend.environment(plan)
+    launch = build(plan, request, environment, world, environ, run_dir)
+    if not given.flags.get("dry_run"):
+        _check_installed(plan, backend.extra)
+        while not make_run_dir(run_dir, is_new(request.settings, world, environ)):
+            run_dir = choose_run_dir(request.settings, _stem(request.script), world, environ)
+            launch = build(plan, request, environment, world, environ, run_dir)
     if world.rank == 0:
         notes += (*plan.notes, *(launch.notes if given.flags.get("dry_run") else ()))  # else the engine prints its own
         tell("\n".join(_story(choice, plan, launch, run_dir, (*notes, *strangers(environ)))))
@@ -54,8 +60,6 @@ def main(argv: Sequence[str]) -> int:
         utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
         show(json.dumps(document, indent=2, ensure_ascii=not utf8, allow_nan=False))
         return EXIT_OK
-    _check_installed(plan, backend.extra)
-    make_run_dir(run_dir)
     return run(launch)
 
 
