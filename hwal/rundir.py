@@ -15,7 +15,7 @@ from hwal.launch.world import job_id
 from hwal.values import World
 
 RUNS = Path("runs")
-TRACES = ("metrics.jsonl", "checkpoints", "plan.json", "preempted.json", "logs")
+TRACES = ("metrics.jsonl", "checkpoints", "plan.json", "preempted.json")
 
 
 def choose_run_dir(settings: Settings, stem: str, world: World, environ: Mapping[str, str]) -> Path:

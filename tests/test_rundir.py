@@ -6,7 +6,7 @@ import pytest
 
 from hwal.env import Settings
 from hwal.errors import OutputError, UsageError
-from hwal.rundir import choose_run_dir, make_run_dir
+from hwal.rundir import choose_run_dir, drop_empty, make_run_dir
 from hwal.values import World
 
 
@@ -21,14 +21,17 @@ def choose(stem: str = "train", world: World | None = None, environ: dict[str, s
 
 def test_the_first_free_name() -> None:
     assert choose() == Path("runs/train")
-    make_run_dir(Path("runs/train"))
-    assert choose() == Path("runs/train")  # an empty folder holds no run
-    for number, trace in enumerate(("metrics.jsonl", "plan.json"), 2):
-        (choose() / trace).parent.mkdir(parents=True, exist_ok=True)
-        (choose() / trace).write_text("")
-        assert choose() == Path(f"runs/train-{number}")
-    Path("runs/train-3").write_text("a file in its place")
-    assert choose() == Path("runs/train-4")
+    assert make_run_dir(Path("runs/train"), new=True)
+    assert choose() == Path("runs/train-2")  # empty as yet: a run that has just begun
+    assert not make_run_dir(Path("runs/train"), new=True)  # two runs chose it, one of them has it
+    Path("runs/train-2").write_text("a file in its place")
+    assert choose() == Path("runs/train-3")
+    drop_empty(Path("runs/train"))
+    assert choose() == Path("runs/train")
+    (Path("runs/train")).mkdir()
+    (Path("runs/train") / "metrics.jsonl").write_text("")
+    drop_empty(Path("runs/train"))
+    assert choose() == Path("runs/train-3")
 
 
 def test_what_is_said_counts() -> None:

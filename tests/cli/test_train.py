@@ -111,11 +111,11 @@ def test_the_recipes_own_flags_are_its_argv(hwal: Hwal) -> None:
 
 
 def test_flags_become_variables_of_the_ranks(hwal: Hwal, script: str) -> None:
-    env = env_of(dry(hwal, "--global-batch", "64", "--no-fallback", "--out", "here", "--start-timeout", "5", script))
+    env = env_of(dry(hwal, "--global-batch", "64", "--on-nan", "skip", "--out", "here", "--start-timeout", "5", script))
     settings = {name: text for name, text in env.items() if name in {row.variable for row in SETTINGS}}
     assert settings == {
         "HWAL_GLOBAL_BATCH": "64",
-        "HWAL_NO_FALLBACK": "1",
+        "HWAL_ON_NAN": "skip",
         "HWAL_OUT": "here",
         "HWAL_START_TIMEOUT": "5.0",
     }
