@@ -213,7 +213,7 @@ def records(run_dir: Path) -> list[dict[str, Any]]:
 def test_a_run_leaves_what_it_says_and_goes_on(tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    stdout, _ = hwal_train(
+    stdout, stderr = hwal_train(
         tmp_path, "--steps", "20", "--seq-len", "64", "--save-every", "8", "--eval-every", "6", "--out", "run"
     )
     run = tmp_path / "run"
@@ -224,7 +224,7 @@ def test_a_run_leaves_what_it_says_and_goes_on(tmp_path: Path) -> None:
     assert all(line["count"] == 8 * 64 for line in lines)
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == [f"step-{n:08d}" for n in (8, 16, 20)]
     assert (run / "loss.png").read_bytes().startswith(b"\x89PNG")
-    assert re.search(r"trained +20 steps, loss 5\.\d+ to [23]\.\d+", stdout)
+    assert re.search(r"20 steps in [\d.]+ s, loss 5\.\d+ to [23]\.\d+, \S+ tokens/s; see run\n", stderr)
     assert "⣀ loss" in stdout
 
     tokenizer = AutoTokenizer.from_pretrained(run / "model", local_files_only=True)
