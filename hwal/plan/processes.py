@@ -10,6 +10,8 @@ from hwal.record import Record, dataclass
 from hwal.topology import Device
 from hwal.values import Caps, Choice, Process
 
+MOST_A_CORE = 16  # processes; far beyond use, and short of what brings a machine down
+
 
 @dataclass(frozen=True)
 class Layout(Record):
@@ -61,10 +63,24 @@ def _count(choice: Choice, caps: Caps, asked: int | None, nodes: int) -> tuple[i
             why=f"processes of {choice.backend} do not share a device",
             hint=f"-n {have}" + ("" if choice.target.spec is None else f", or --device {choice.backend} for all there are"),
         )
+    if count > (most := _most(choice)):
+        raise PlanError(
+            f"{count:,} processes are too many for this machine: at most {MOST_A_CORE} a core, {most:,} in all",
+            where=f"-n {count}",
+            why="each holds a Python and a framework of its own, some 300 MB before it trains",
+            hint="-n as many as there are cores at the most; more machines through --engine-args '--nnodes …'",
+        )
     if count < have:
         idle = ", ".join(str(device.index) for device in choice.devices[count:])
         return count, (f"{count} of {have} devices used, because of -n {count}; idle: {choice.backend} {idle}",)
     return count, ()
+
+
+def _most(choice: Choice) -> int:
+    """How many processes the devices' cores can be asked to run at all."""
+    cores = {core for device in choice.devices for core in device.cores or ()}
+    threads = sum(device.threads or 0 for device in choice.devices)
+    return max(len(choice.devices), MOST_A_CORE * max(len(cores), threads, 1))
 
 
 def _part_of_machine(choice: Choice, caps: Caps) -> bool:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from hwal.errors import DeviceError, PlanError
 from hwal.plan import make_plan
+from hwal.plan.processes import lay_out
 from hwal.topology import Device
 from hwal.values import Caps, Choice, Decision, Plan, Request, Target
 
@@ -199,3 +200,12 @@ def test_splits_by_brute_force() -> None:
             assert max(sizes) - min(sizes) <= 1
         else:
             assert sizes == [1] * n and parts == sorted(parts)
+
+
+def test_a_number_of_processes_that_would_bring_the_machine_down_is_refused() -> None:
+    devices = (Device("cpu", 0, cores=(0, 1), threads=2),)
+    choice = Choice(Target("cpu"), "cpu", devices, "test")
+    caps = Caps(("torch",), "gloo", shares_devices=True)
+    assert len(lay_out(choice, caps, 32).processes) == 32
+    with pytest.raises(PlanError, match="33 processes are too many for this machine: at most 16 a core, 32 in all"):
+        lay_out(choice, caps, 33)
