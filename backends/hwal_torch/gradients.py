@@ -32,7 +32,9 @@ class Gradients:
         self._dtype = torch.float32 if device.type in ("mps", "xla") else torch.float64  # those lack, or emulate, float64
         self._world = world
         self._scaler = scaler
-        self._guess: float | None = None  # fp16 divides by the last global count, so that sums of many rows do not overflow
+        self._guess: float | None = (
+            None  # fp16 divides by the largest global count so far, so that sums of many rows do not overflow
+        )
         self._checked = False  # an optimizer has stepped, so that the scaler knows whether its gradients overflowed
         self._unit: Unit | None = None
         self._sums: torch.Tensor | None = None
@@ -112,8 +114,9 @@ class Gradients:
         self.loss, self.count = total / safe, count
         divided = self._guess if self._scaler is not None and self._guess is not None else 1.0
         self._inverse = (divided / safe).float()
-        if self._scaler is not None:
-            self._guess = float(safe)
+        if self._scaler is not None and self._guess is not None:
+            # Not the last count alone: after a short ragged batch it would let the next, full one overflow.
+            self._guess = max(self._guess, float(safe))
 
     def apply(self, optimizer: torch.optim.Optimizer, clip: float | None) -> None:
         """Divides, unscales, clips and updates the parameters of one optimizer, and clears their gradients."""
