@@ -34,8 +34,8 @@ class Position(Record):
     """Where a run stands. Random state is a function of (seed, step), so this is all of it.
 
     Attributes:
-        epoch: the epoch in progress, from 0. feed: the training feed of it in progress, from 0. steps_in_feed: global
-            batches of that feed that are done.
+        epoch: the epoch in progress, from 0. feed: the training feed of it in progress, from 0. steps_in_feed,
+            samples_in_feed: global batches and samples of that feed that are done.
         step: global batches done. samples: samples done. world_size: ranks that saved it.
     """
 
@@ -43,6 +43,7 @@ class Position(Record):
     epoch: int
     feed: int
     steps_in_feed: int
+    samples_in_feed: int
     step: int
     samples: int
     world_size: int

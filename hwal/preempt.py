@@ -6,9 +6,11 @@ import os
 import signal
 import threading
 from contextlib import suppress
+from time import monotonic
 from types import FrameType
 from typing import Any
 
+ECHO = 0.5  # seconds in which a second signal is the same one: wrappers pass on a Ctrl-C that the terminal sent to all
 NAMES = ("SIGTERM", "SIGINT", "SIGUSR1")
 
 
@@ -22,6 +24,7 @@ class StopRequest:
         self.name: str | None = None
         self._before: dict[int, Any] = {}
         self._pid = 0
+        self._at = 0.0
 
     def __bool__(self) -> bool:
         return self.name is not None
@@ -44,8 +47,11 @@ class StopRequest:
         forked = os.getpid() != self._pid  # a child of the script's inherits the handler, and has nothing to save
         if self.name is None and not forked:
             self.name = signal.Signals(number).name
+            self._at = monotonic()
             with suppress(OSError):  # not print: the signal may have come in the midst of one
                 os.write(2, f"\nhwal: {self.name}: saving after this step; once more ends at once\n".encode())
+            return
+        if not forked and monotonic() - self._at < ECHO:
             return
         signal.signal(number, self._before.get(number) if forked else signal.SIG_DFL)
         os.kill(os.getpid(), number)

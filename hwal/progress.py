@@ -12,8 +12,8 @@ class Progress:
 
     Attributes:
         seed: the run's. Random state is a function of it and of the counters.
-        epoch: the epoch in progress. feed: the training feed of it in progress. steps_in_feed: global batches of that
-            feed that are done. step, samples: global batches and samples done in all. All count from 0.
+        epoch: the epoch in progress. feed: the training feed of it in progress. steps_in_feed, samples_in_feed: global
+            batches and samples of that feed that are done. step, samples: those done in all. All count from 0.
         last_step: the step at which training ends, where the loop was given one.
     """
 
@@ -22,7 +22,9 @@ class Progress:
         self.epoch = self.feed = self.steps_in_feed = self.step = self.samples = 0
         self.last_step: int | None = None
         self._world_size = world_size
+        self.samples_in_feed = 0
         self._feeds_begun = 0
+        self._exhausted = False  # the feed in progress was read to its end
         self._epochs: int | None = None
         self._in_epochs = False
 
@@ -50,23 +52,27 @@ class Progress:
         number, self._feeds_begun = self._feeds_begun, self._feeds_begun + 1
         if number < self.feed or self.finished:
             return None
+        self._exhausted = False
         if number > self.feed:
-            self.feed, self.steps_in_feed = number, 0
+            self.feed, self.steps_in_feed, self.samples_in_feed = number, 0, 0
         return self.steps_in_feed
 
     def end_step(self, samples: int) -> None:
         self.step += 1
         self.steps_in_feed += 1
         self.samples += samples
+        self.samples_in_feed += samples
 
     def end_feed(self) -> None:
         """A training feed was read to its end; outside of epochs() that ends the epoch."""
+        self._exhausted = not self.finished
         if not self._in_epochs:
             self.end_epoch()
 
     def end_epoch(self) -> None:
         self.epoch += 1
-        self.feed = self.steps_in_feed = self._feeds_begun = 0
+        self.feed = self.steps_in_feed = self.samples_in_feed = self._feeds_begun = 0
+        self._exhausted = False
 
     def steps_in_all(self, feed_length: int | None) -> int | None:
         """How many steps the run will have, as a feed of `feed_length` global batches begins; None where nobody knows."""
@@ -76,10 +82,16 @@ class Progress:
         return self.step - self.steps_in_feed + epochs_left * feed_length
 
     def position(self) -> Position:
-        return Position(self.seed, self.epoch, self.feed, self.steps_in_feed, self.step, self.samples, self._world_size)
+        """Where a run resumed from now begins. After the feed of an epoch that is the next epoch: what a script does then,
+        a schedule's step or an evaluation, is done once, before it saves."""
+        if self._in_epochs and self._exhausted:
+            return Position(self.seed, self.epoch + 1, 0, 0, 0, self.step, self.samples, self._world_size)
+        place = (self.epoch, self.feed, self.steps_in_feed, self.samples_in_feed)
+        return Position(self.seed, *place, self.step, self.samples, self._world_size)
 
     def restore(self, position: Position) -> None:
         """Goes on from a checkpoint's position, with its seed: another would break the curve."""
         self.seed = position.seed
-        self.epoch, self.feed, self.steps_in_feed = position.epoch, position.feed, position.steps_in_feed
+        self.epoch, self.feed = position.epoch, position.feed
+        self.steps_in_feed, self.samples_in_feed = position.steps_in_feed, position.samples_in_feed
         self.step, self.samples = position.step, position.samples

@@ -18,6 +18,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from time import perf_counter, time
 from typing import Any, NamedTuple, TextIO
@@ -115,7 +116,8 @@ class Reporter:
     def say(self, text: str) -> None:
         if self._display is None:
             self._display = make_display()
-        self._display.say(text)
+        with suppress(OSError, ValueError):  # nobody reads it any more: a closed pipe does not stop training
+            self._display.say(text)
 
     def resumed(self, step: int) -> None:
         """Drops the lines of metrics.jsonl beyond the step that training goes on from: they will be written again."""
@@ -134,7 +136,8 @@ class Reporter:
             self._guarded(self._file.close)  # it writes what the disk had no room for before
             self._file = None
         if self._display is not None:
-            self._display.close(failed)
+            with suppress(OSError, ValueError):
+                self._display.close(failed)
 
     def summary(self) -> str | None:
         """What came of the run, in one line, once it is closed; None when there was no step."""
@@ -185,7 +188,8 @@ class Reporter:
         if seconds and self._open is not None:
             self._units += units
             if self._display is not None:
-                self._display.update(self._open.step, self.total_steps, self._last_loss, units / seconds, self.unit)
+                with suppress(OSError, ValueError):
+                    self._display.update(self._open.step, self.total_steps, self._last_loss, units / seconds, self.unit)
         if last:
             self._open = None
         if lines and not self._failed:

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from hwal.env import Settings
-from hwal.errors import EXIT_OK, EXIT_PREEMPTED, DeviceError, Preempted, ScriptError
+from hwal.errors import EXIT_OK, EXIT_PREEMPTED, DeviceError, OutputError, Preempted, ScriptError
 from hwal.host import Host
 from hwal.record import Record
 from hwal.topology import Device
@@ -191,6 +191,8 @@ class Runtime(ABC):
 
     def resume_at(self, position: Position) -> None:
         """Goes on where a checkpoint stopped: counters, seed, and the lines of metrics.jsonl."""
+        if self.job.settings.seed not in (position.seed, Settings().seed):
+            self.say(f"--seed {self.job.settings.seed} does not apply: the run goes on with its own, {position.seed}")
         self.progress.restore(position)
         self.reporter.resumed(position.step)
         if self.is_main:
@@ -208,8 +210,16 @@ class Runtime(ABC):
     def write_plan(self, **decided: Any) -> None:
         """Leaves the plan in run_dir/plan.json, with what was still "auto" in it decided."""
         if self.is_main:
-            plan = replace(self.job.plan, **decided)
-            (self.run_dir / "plan.json").write_text(plan.to_json(indent=1) + "\n", encoding="utf-8")
+            path = self.run_dir / "plan.json"
+            try:
+                path.write_text(replace(self.job.plan, **decided).to_json(indent=1) + "\n", encoding="utf-8")
+            except OSError as error:
+                path.unlink(missing_ok=True)  # half a plan would pass for a run
+                raise OutputError(
+                    f"the run's folder cannot be written: {error.strerror}",
+                    where=str(path),
+                    hint="free space, or another --out",
+                ) from None
 
     def preempt(self) -> None:
         """Saves, leaves preempted.json and ends the script with exit code 75. Every rank calls it at the same step."""

@@ -167,7 +167,8 @@ def _exited(code: Any, script: str) -> Ending:
 
 def _show(ending: Ending, station: Station | None) -> None:
     """Rank 0 of a launcher's world leaves its error to the launcher, which knows whether it was the first."""
-    sys.stdout.flush()
+    with suppress(OSError, AttributeError):  # closed, or not there at all
+        sys.stdout.flush()
     if ending.lines and not (station is not None and station.is_main):
         print("\n".join(ending.lines), file=sys.stderr, flush=True)
 

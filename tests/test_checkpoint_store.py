@@ -23,7 +23,9 @@ from hwal.errors import CheckpointError, OutputError, UsageError
 
 
 def manifest(step: int) -> object:
-    return lambda files: Manifest(Position(42, 0, 0, step, step, step * 8, 1), files, "torch", about={"note": [1.5, None]})
+    return lambda files: Manifest(
+        Position(42, 0, 0, step, step * 8, step, step * 8, 1), files, "torch", about={"note": [1.5, None]}
+    )
 
 
 def write(store: Checkpoints, step: int, text: str | None = None, target: Path | None = None) -> Path:
@@ -343,7 +345,7 @@ WRITER = """
     begin = int(sys.argv[2])
     for count in range(begin, 10**6):
         step = begin + (count - begin) // 2  # every second write replaces the checkpoint before it
-        position = Position(0, 0, 0, step, step, step, 1)
+        position = Position(0, 0, 0, step, step, step, step, 1)
         with store.writing(store.path(step), lambda files: Manifest(position, files, "torch")) as folder:
             for part in range(3):
                 (folder / f"part-{part}").write_bytes(bytes([step % 256]) * 30_000)

@@ -8,11 +8,12 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from hwal.preempt import NAMES, StopRequest
+from hwal.preempt import ECHO, NAMES, StopRequest
 
 SLEEPER = """
     import signal, sys, time
@@ -39,6 +40,9 @@ def test_the_first_signal_is_remembered_and_the_second_ends_the_process(first: s
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.Signals[first])
         assert process.stdout.readline() == f"{first}\n"
+        process.send_signal(signal.Signals[second])  # an echo of the first, as wrappers make it
+        time.sleep(ECHO + 0.1)
+        assert process.poll() is None
         process.send_signal(signal.Signals[second])
         assert process.wait(10) == -signal.Signals[second]
 

@@ -93,3 +93,15 @@ def test_steps_in_all() -> None:
 def _advance(progress: Progress, steps: int) -> None:
     for _ in range(steps):
         progress.end_step(1)
+
+
+def test_saved_after_the_feed_of_an_epoch_the_next_one_begins() -> None:
+    progress = Progress(7, 1)
+    seen = []
+    for epoch in progress.epochs(3, None):
+        assert progress.begin_feed() == 0
+        _advance(progress, 5)
+        within = progress.position()
+        progress.end_feed()
+        seen.append((epoch, within.epoch, within.steps_in_feed, progress.position().epoch, progress.position().steps_in_feed))
+    assert seen == [(0, 0, 5, 1, 0), (1, 1, 5, 2, 0), (2, 2, 5, 3, 0)]

@@ -162,6 +162,20 @@ def test_resuming_cuts_what_will_be_done_again(tmp_path: Path, ear: Ear) -> None
     assert [path.name for path in tmp_path.iterdir()] == [FILE]
 
 
+def test_a_display_that_breaks_does_not_stop_the_metrics(tmp_path: Path, ear: Ear, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise BrokenPipeError
+
+    for name in ("say", "update", "close"):
+        monkeypatch.setattr(ear, name, broken)
+    reporter = Reporter(tmp_path)
+    step(reporter, 1)
+    reporter.say("to nobody")
+    step(reporter, 2)
+    reporter.close(failed=False)
+    assert [line["step"] for line in lines(tmp_path)] == [1, 2]
+
+
 def test_resuming_without_a_file_is_nothing(tmp_path: Path) -> None:
     Reporter(tmp_path).resumed(3)
     assert list(tmp_path.iterdir()) == []

@@ -174,6 +174,7 @@ class SharedTorchRuntime(TorchRuntime):
         if self.job.settings.global_batch is not None:
             size = getattr(data, "batch_size", None)
             self.say_once(f"--global-batch {self.job.settings.global_batch} in place of the loader's {size}")
+        self._check_batch(data, skip)
         self.reporter.total_steps = at.steps_in_all(self._length(data))
         self.host_random.rest(mix(at.seed, 2, self.rank, at.epoch, at.feed))
         self._seed_step()
@@ -187,6 +188,17 @@ class SharedTorchRuntime(TorchRuntime):
                 for optimizer in self.optimizers:
                     optimizer.zero_grad(set_to_none=True)
         at.end_feed()
+
+    def _check_batch(self, data: Any, skip: int) -> None:
+        """A pass that stopped within is skipped by global batches: they must be those that were trained on."""
+        size = self.job.settings.global_batch or getattr(data, "batch_size", None)
+        done = self.progress.samples_in_feed
+        if skip and size and not (skip - 1) * size < done <= skip * size:
+            raise ScriptError(
+                f"the checkpoint stands after {skip} batches of {done / skip:g} samples in this pass, the batch now has {size}",
+                why="samples would be trained on twice, or left out",
+                hint="resume with the same global batch, or from a checkpoint that was saved between two epochs",
+            )
 
     def _micro_batches(self, data: Any, reading: Reading) -> Iterator[Any]:
         gradients, at = self.gradients, self.progress

@@ -6,7 +6,7 @@ import copy
 import os
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any
 
@@ -317,6 +317,9 @@ def misuse(rt: TorchRuntime, kind: str) -> None:
     model, optimizer, _ = build(rt, trial)
     if kind == "prepares twice":
         rt.prepare(model)
+    if kind == "resumes within a pass with another batch":
+        rt.progress.restore(replace(rt.progress.position(), steps_in_feed=2, samples_in_feed=32))
+        next(iter(rt.feed(loader_of(trial))))
     if kind == "steps outside of a feed":
         rt.step(optimizer)
     if kind == "goes back outside of a feed":

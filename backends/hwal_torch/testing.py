@@ -32,6 +32,7 @@ MISUSES = (
     "prepares a loader",
     "optimizer of another model",
     "prepares twice",
+    "resumes within a pass with another batch",
     "steps outside of a feed",
     "goes back outside of a feed",
     "no end of epochs",

@@ -120,7 +120,11 @@ def tell(text: str) -> None:
     """Something about the command's work, to stderr: stdout is for its answer."""
     from hwal.display import printable
 
-    print(printable(text, sys.stderr), file=sys.stderr)
+    if sys.stderr is not None:
+        try:
+            print(printable(text, sys.stderr), file=sys.stderr, flush=True)
+        except OSError:
+            return  # nobody reads it: that does not stop the work
 
 
 def _fail(error: HwalError) -> int:

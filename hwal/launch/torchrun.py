@@ -192,4 +192,5 @@ def _conclude(code: int, command: Command, state_dir: Path, logs: Path, signals:
 
 
 def _say(text: str) -> None:
-    print(f"hwal: {text}", file=sys.stderr, flush=True)
+    with suppress(OSError, AttributeError):  # nobody reads it: that does not stop the ranks
+        print(f"hwal: {text}", file=sys.stderr, flush=True)

@@ -41,6 +41,8 @@ def decide_strategy(asked: str, world: int, caps: Caps, backend: str) -> Decisio
         raise PlanError(
             f"single is for one process, the world has {world} ({world} ≠ 1)", where=where, hint="-n 1, or --strategy ddp"
         )
+    if name == "ddp" and world == 1:
+        return Decision("single", "ddp asked for, and one process has nothing to bring together")
     if name == AUTO:
         return Decision("single", "one process") if world == 1 else Decision(AUTO, "decided when the model is known")
     return Decision(name, "asked for")

@@ -69,7 +69,7 @@ def test_precision(devices: list[dict[str, str]], asked: str, value: str, why: s
         (1, "auto", "single", "one process"),
         (2, "auto", "auto", "decided when the model is known"),
         (2, "ddp", "ddp", "asked for"),
-        (1, "ddp", "ddp", "asked for"),
+        (1, "ddp", "single", "ddp asked for, and one process has nothing to bring together"),
         (1, "single", "single", "asked for"),
     ],
 )
