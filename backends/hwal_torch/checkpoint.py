@@ -175,7 +175,14 @@ def find(source: Path, rt: SharedTorchRuntime) -> tuple[Path, Manifest]:
     """The checkpoint that `source` is, or the newest good one of the run that it is."""
     if (source / MANIFEST).exists():
         return source, verify(source)
-    found = Checkpoints(source / "checkpoints").newest(rt.say)
+    checkpoints = Checkpoints(source / "checkpoints")
+    found = checkpoints.newest(rt.say)
+    if found is None and (damaged := len(checkpoints.found())):
+        raise CheckpointError(
+            f"all {damaged} checkpoint(s) of the run are damaged; the lines above say how",
+            where=str(source),
+            hint="start anew without --resume, into another --out",
+        )
     if found is None:
         raise CheckpointError(
             "there is no checkpoint to resume from" if source.exists() else "there is no such folder",

@@ -46,6 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit code. Prints a HwalError without a traceback."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     collecting = gc.isenabled()
+    _open_closed_streams()
     gc.disable()  # a start-up makes no garbage worth looking for, and looking costs a twentieth of it
     try:
         code = _run(arguments)
@@ -55,13 +56,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("hwal: interrupted", file=sys.stderr)
         return EXIT_FAILED
-    except BrokenPipeError:  # the reader, `head` say, had enough
+    except BrokenPipeError:  # the reader, `head` say, had enough: of an answer that is no failure, of a run's words it is
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at its end
-        return EXIT_OK
+        return EXIT_FAILED if arguments[0] == "train" else EXIT_OK
     finally:
         if collecting:
             gc.enable()
     return code
+
+
+def _open_closed_streams() -> None:
+    """A stream that the caller closed (`>&-`) goes nowhere, for ranks too: else the next file opened would take its place."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            if nowhere != number:
+                os.dup2(nowhere, number)
+            os.set_inheritable(number, True)
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
 
 
 def _run(arguments: list[str]) -> int:
@@ -120,11 +132,10 @@ def tell(text: str) -> None:
     """Something about the command's work, to stderr: stdout is for its answer."""
     from hwal.display import printable
 
-    if sys.stderr is not None:
-        try:
-            print(printable(text, sys.stderr), file=sys.stderr, flush=True)
-        except OSError:
-            return  # nobody reads it: that does not stop the work
+    try:
+        print(printable(text, sys.stderr), file=sys.stderr, flush=True)
+    except OSError:
+        return  # nobody reads it: that does not stop the work
 
 
 def _fail(error: HwalError) -> int:

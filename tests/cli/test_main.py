@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -72,3 +73,10 @@ def test_help_loads_no_command(folder: Path) -> None:
     code = "import sys; from hwal.cli import main; main(['--help']); print(*sys.modules, file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"argparse", "hwal.cli.train", "hwal.cli.devices", "hwal.registry"} & set(done.stderr.split())
+
+
+def test_closed_streams_go_nowhere(tmp_path: Path) -> None:
+    command = f"exec {sys.executable} -m hwal devices >&- 2>&- <&-"
+    roots = os.pathsep.join(str(Path(__file__).parents[2] / folder) for folder in (".", "backends"))
+    environ = {**os.environ, "PYTHONPATH": roots}
+    assert subprocess.run(["/bin/sh", "-c", command], env=environ, cwd=tmp_path, check=False).returncode == 0
