@@ -136,14 +136,7 @@ def _lay(framework: str | None, settings: Settings, world: World, environ: Mappi
     choice = choose(found.target, found.probes, found.backends)
     backend = found.backends[choice.backend]
     request = Request(target=found.target, processes=world.local_size, settings=settings)
-    if world.size % world.local_size:
-        raise WorldError(
-            f"{world.size} ranks, {world.local_size} of them here: not equally many on every machine",
-            where=_whence(world),
-            hint="start as many processes on every machine",
-        )
-    nodes = world.size // world.local_size
-    plan = make_plan(choice, backend.caps, request, decide(framework, sys.modules), nodes)
+    plan = make_plan(choice, backend.caps, request, decide(framework, sys.modules), world.nodes)
     plan, notes = keep_threads(plan, environ)
     return Laid(plan, backend, _lines(choice, plan, world, (*strangers(environ), *plan.notes, *notes)))
 

@@ -9,7 +9,7 @@ from math import prod
 from typing import Any, Literal
 
 from hwal.env import Settings
-from hwal.errors import PlanError, RecordError, TargetError, nearest
+from hwal.errors import PlanError, RecordError, TargetError, WorldError, nearest
 from hwal.record import Record, dataclass
 from hwal.topology import Device, Link, Topology
 
@@ -306,6 +306,19 @@ class World(Record):
     def is_local(self) -> bool:
         """Whether all ranks are on this machine."""
         return self.size == self.local_size
+
+    @property
+    def nodes(self) -> int:
+        """Machines, each with as many ranks as this one. Raises WorldError where they cannot be equal."""
+        count, rest = divmod(self.size, self.local_size)
+        if rest:
+            raise WorldError(
+                f"{self.size} ranks, {self.local_size} of them here: not equally many on every machine",
+                where=f"world from {self.launcher}",
+                why=f"{self.size} = {count} × {self.local_size} + {rest}",
+                hint="start as many processes on every machine",
+            )
+        return count
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from hwal.cli import show, tell
 from hwal.cli.flags import BARE, Given, help_text, read, recipe_arguments
 from hwal.display import progress_mode
 from hwal.env import DEVICE, SETTINGS, TOPOLOGY, Settings, strangers
-from hwal.errors import EXIT_OK, UsageError, VersionError, WorldError
+from hwal.errors import EXIT_OK, UsageError, VersionError
 from hwal.host import Host
 from hwal.launch import build, run
 from hwal.launch.framework import framework_of, read_source
@@ -26,7 +26,6 @@ from hwal.survey import Survey, survey
 from hwal.values import AUTO, Choice, Launch, Plan, Process, Request, World
 
 RECIPE = "recipe"  # what the built-in recipe's runs are called
-PACKAGES: Mapping[str, str] = {"torch": "torch", "keras": "keras"}  # framework -> the distribution that must be installed
 NOT_THE_SCRIPTS = ("--device", "-n", "--processes", "--engine", "--strategy", "--virtual-ranks", "--dry-run")
 
 
@@ -160,13 +159,7 @@ def _plan(request: Request, found: Survey, source: str | None, world: World) -> 
     choice = choose(found.target, found.probes, found.backends)
     nodes = 1
     if world.launcher != "none":  # the world is there already, and the plan describes it
-        if world.size % world.local_size:
-            raise WorldError(
-                f"{world.size} ranks, {world.local_size} of them here: not equally many on every machine",
-                why=f"{world.size} = {world.size // world.local_size} × {world.local_size} + {world.size % world.local_size}",
-                hint="start as many processes on every machine",
-            )
-        request, nodes = replace(request, processes=world.local_size), world.size // world.local_size
+        request, nodes = replace(request, processes=world.local_size), world.nodes
     return choice, make_plan(choice, found.backends[choice.backend].caps, request, framework, nodes)
 
 
@@ -183,10 +176,9 @@ def _text(path: str) -> str:
 
 def _check_installed(plan: Plan, extra: str) -> None:
     framework = plan.framework.value
-    package = PACKAGES.get(framework, framework)
-    if Host().version(package) is None:
+    if Host().version(framework) is None:  # the distribution has the framework's name
         raise VersionError(
-            f"{package} is not installed",
+            f"{framework} is not installed",
             why=f"framework {plan.framework}",
             hint=f"pip install 'hwal[{extra or framework}]'",
         )

@@ -265,6 +265,7 @@ hwal: error: cannot read nowhere.json: No such file or directory
 $ RANK=0 WORLD_SIZE=3 LOCAL_WORLD_SIZE=2 LOCAL_RANK=0 MASTER_ADDR=other MASTER_PORT=2222 hwal train s.py
 1
 hwal: error: 3 ranks, 2 of them here: not equally many on every machine
+  where: world from torchrun
   why:   3 = 1 × 2 + 1
   try:   start as many processes on every machine
 """
