@@ -271,6 +271,8 @@ from torch.optim.optimizer import _global_optimizer_pre_hooks as hooks
 before = len(hooks)
 optimizer.step()
 print("stepped", dist.get_world_size(), before, len(hooks))
+dist.barrier()
+del model, optimizer  # torch aborts now and then when ddp outlives its group
 dist.destroy_process_group()
 """
     code, said = make(script)("--device", "null:2")
