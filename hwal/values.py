@@ -205,10 +205,22 @@ class Process(Record):
 
 
 @dataclass(frozen=True)
+class Wrap(Record):
+    """Which parts of a model are units of sharding, where a file says so. Both left out: the whole model is one unit.
+
+    Attributes:
+        classes: names of module classes. min_params: a part becomes a unit at that many parameters of its own.
+    """
+
+    classes: tuple[str, ...] = ()
+    min_params: int | None = None
+
+
+@dataclass(frozen=True)
 class Plan(Record):
     """How a run is laid out. The mesh's axes multiply to the number of devices of all nodes; a wrong product is refused.
 
-    `strategy` and `micro_batch` may stay "auto" until the model is known (Runtime.prepare).
+    `strategy` and `micro_batch` may stay "auto" until the model is known (Runtime.prepare); without `wrap` so do the units.
     """
 
     backend: str
@@ -220,6 +232,7 @@ class Plan(Record):
     strategy: Decision
     micro_batch: int | str | None = None
     nodes: int = 1
+    wrap: Wrap | None = None
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -265,6 +278,7 @@ class Request(Record):
     engine_arguments: tuple[str, ...] = ()
     framework: str | None = None
     plan: str | None = None
+    wrap: Wrap | None = None
     settings: Settings = field(default_factory=Settings)
 
 

@@ -17,7 +17,7 @@ import hwal
 from hwal.record import Record
 from hwal.registry import BUILT_IN
 from hwal.topology import Device, Link
-from hwal.values import AXES, Choice, Decision, HostFacts, Machine, Plan, Probe, Process
+from hwal.values import AXES, Choice, Decision, HostFacts, Machine, Plan, Probe, Process, Wrap
 
 TEXT = st.text(max_size=12)
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
@@ -110,8 +110,8 @@ def plans(draw: st.DrawFn) -> Plan:
     )
     decisions = [draw(of(Decision)) for _ in range(3)]
     micro_batch = draw(st.none() | st.integers(1, 64) | st.just("auto"))
-    notes = draw(of_type(tuple[str, ...]))
-    return Plan(draw(BACKENDS), decisions[0], devices, processes, mesh, *decisions[1:], micro_batch, nodes, notes)
+    wrap, notes = draw(st.none() | of(Wrap)), draw(of_type(tuple[str, ...]))
+    return Plan(draw(BACKENDS), decisions[0], devices, processes, mesh, *decisions[1:], micro_batch, nodes, wrap, notes)
 
 
 SPECIAL: dict[type[Record], st.SearchStrategy[Any]] = {
