@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch.distributed.tensor import DTensor
 
 from hwal.errors import ScriptError
+from hwal_torch.strategy import Strategy
 from hwal_torch.units import Unit
 
 
@@ -98,18 +99,24 @@ class Gradients:
             pair[0], pair[1] = total, count
         self._sums = pair if self._sums is None else self._sums + pair
 
-    def reduce(self, stop: bool) -> None:
-        """Brings (sum, count) of all ranks together, once a global batch; a third number carries any rank's wish to end."""
+    def reduce(self, stop: bool, strategy: Strategy) -> None:
+        """Brings (sum, count) of all ranks together, once a global batch; a third number carries any rank's wish to end, and
+        behind it stand the strategy's flags."""
         self.waiting = False
         self.stop = stop
         if self._whole:
             return
         assert self._sums is not None
+        sums = self._sums
         if self._world > 1:
-            self._sums[2] = float(stop)
-            dist.all_reduce(self._sums)
-            self.stop = bool(self._sums[2] > 0)
-        total, count = self._sums[0], self._sums[1]
+            sums[2] = float(stop)
+            flags = strategy.flags()
+            if flags:
+                sums = torch.cat([sums, torch.tensor(flags, dtype=self._dtype, device=self._device)])
+            dist.all_reduce(sums)
+            self.stop = bool(sums[2] > 0)
+            strategy.reduced(sums[3:].tolist() if flags else [])
+        total, count = sums[0], sums[1]
         safe = torch.where(count == 0, 1.0, count)
         self.loss, self.count = total / safe, count
         divided = self._guess if self._scaler is not None and self._guess is not None else 1.0
@@ -118,7 +125,7 @@ class Gradients:
             # Not the last count alone: after a short ragged batch it would let the next, full one overflow.
             self._guess = max(self._guess, float(safe))
 
-    def apply(self, optimizer: torch.optim.Optimizer, clip: float | None) -> None:
+    def apply(self, optimizer: torch.optim.Optimizer, clip: float | None, strategy: Strategy) -> None:
         """Divides, unscales, clips and updates the parameters of one optimizer, and clears their gradients."""
         if clip is not None and not clip > 0:
             raise ScriptError(f"rt.step(clip={clip}): the largest norm must be above 0", hint="leave clip out to clip nothing")
@@ -130,7 +137,7 @@ class Gradients:
         if not self._whole:
             _multiply(gradients, self._inverse)
         if clip is not None:
-            nn.utils.clip_grad_norm_(parameters, clip)
+            strategy.clip(parameters, clip)
         if scaler is not None:
             scaler.step(optimizer)
             self._checked = True
@@ -154,6 +161,7 @@ class Gradients:
 
 
 def _multiply(gradients: list[torch.Tensor], factor: torch.Tensor) -> None:
+    gradients = [gradient.to_local() if isinstance(gradient, DTensor) else gradient for gradient in gradients]
     dense = [gradient for gradient in gradients if not gradient.is_sparse]
     if dense:
         torch._foreach_mul_(dense, factor)

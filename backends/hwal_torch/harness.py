@@ -30,7 +30,7 @@ from hwal.values import Decision, Plan, Request, Target, World
 
 Task = Callable[..., Any]
 CONTEXT: Any = multiprocessing.get_context("forkserver" if sys.platform != "win32" else "spawn")
-CONTEXT.set_forkserver_preload(["hwal_torch.suite_tasks", "hwal_torch.runtime", "torch._dynamo"])  # seconds of importing
+CONTEXT.set_forkserver_preload(["hwal_torch.suite.tasks", "hwal_torch.runtime", "torch._dynamo"])  # seconds of importing
 LIMIT = 120.0  # seconds for one world
 
 
@@ -44,8 +44,8 @@ class Outcome:
     exit_code: int | None = None
 
 
-def plan_for(device: str, processes: int, settings: Settings) -> tuple[Backend, Plan]:
-    """The backend of a device and the plan of a torch run on it, as `hwal train --device … -n …` would make it."""
+def plan_for(device: str, processes: int, settings: Settings, nodes: int = 1) -> tuple[Backend, Plan]:
+    """The backend of a device and the plan of a torch run on it, as `hwal train --device … -n …` would make it on each node."""
     host = Host()
     registry = Registry(host)
     target = Target.parse(device, registry.names)
@@ -53,7 +53,7 @@ def plan_for(device: str, processes: int, settings: Settings) -> tuple[Backend, 
     choice = choose(target, detect(host, registry, target), backends)
     backend = backends[choice.backend]
     request = Request(target=target, processes=processes, settings=settings)
-    return backend, make_plan(choice, backend.caps, request, Decision("torch", "the suite's"))
+    return backend, make_plan(choice, backend.caps, request, Decision("torch", "the suite's"), nodes)
 
 
 def run_world(
@@ -64,13 +64,16 @@ def run_world(
     run_dir: Path,
     settings: Settings | None = None,
     absent: tuple[int, ...] = (),
+    nodes: int = 1,
 ) -> list[Outcome]:
     """Runs `task(rt, *args)` on every rank of a world of `size`; ranks in `absent` are never started.
+
+    With `nodes` the ranks take themselves to be on that many machines.
 
     `task` is a function of a module; its results and arguments are pickled.
     """
     settings = settings or Settings()
-    backend, plan = plan_for(device, size, settings)
+    backend, plan = plan_for(device, size // nodes, settings, nodes)
     port = free_port()
     answers: Any = CONTEXT.Queue()
     run_dir.mkdir(parents=True, exist_ok=True)
@@ -110,7 +113,9 @@ def _rank(
         answers.put(pickle.dumps(Outcome(rank, **what)))
 
     os.environ["HWAL_PROGRESS"] = "off"
-    job = Job(World(rank, size, rank, size, "suite", "127.0.0.1", port), plan, settings, backend.caps, run_dir, "suite")
+    local = plan.local_size
+    place = World(rank, size, rank % local, local, "suite", "127.0.0.1", port)
+    job = Job(place, plan, settings, backend.caps, run_dir, "suite")
     try:
         rt = runtime_class(backend)(job)
         rt.start()

@@ -17,8 +17,11 @@ from torch.utils._pytree import tree_map
 
 from hwal.errors import ScriptError
 from hwal.runtime import Job, TorchRuntime
-from hwal_torch import checkpoint, optim, strategy, world
+from hwal.values import Decision
+from hwal_torch import checkpoint, optim, world
+from hwal_torch.decide import decide_strategy, make_strategy
 from hwal_torch.feed import Reading, read
+from hwal_torch.fsdp import whole
 from hwal_torch.gradients import Gradients
 from hwal_torch.precision import Precision
 from hwal_torch.seeding import HostRandom, mix, seed_host
@@ -75,13 +78,18 @@ class SharedTorchRuntime(TorchRuntime):
             collectives = self.job.caps.collectives
             assert collectives is not None, "make_plan refuses several processes without collectives"
             world.join(self.job.world, collectives, self.device, settings.start_timeout)
-        self.strategy, self.strategy_decision = strategy.choose(plan.strategy, self.world_size)
+        self._take_strategy(decide_strategy(self.job))
         self.gradients = Gradients(self.device, self.world_size, self.precision.scaler)
-        micro_batch = settings.micro_batch if isinstance(settings.micro_batch, int) else None
-        self.cut = Cut(self.rank, self.world_size, micro_batch, settings.virtual_ranks, self.strategy.equal)
         self.backward = self.gradients.backward  # type: ignore[method-assign]  # what a step calls, without a detour
         self.autocast = self.precision.autocast  # type: ignore[method-assign]
         super().start()
+
+    def _take_strategy(self, decision: Decision) -> None:
+        settings = self.job.settings
+        self.strategy_decision = decision
+        self.strategy = make_strategy(decision.value, self.job, self.device)
+        micro_batch = settings.micro_batch if isinstance(settings.micro_batch, int) else None
+        self.cut = Cut(self.rank, self.world_size, micro_batch, settings.virtual_ranks, self.strategy.equal)
 
     def end(self, error: BaseException | None = None) -> None:
         super().end(error)
@@ -113,7 +121,10 @@ class SharedTorchRuntime(TorchRuntime):
         names = optim.names_of(self.models)
         groups = [optim.group_names(optimizer, names) for optimizer in self.optimizers]
         for model in self.models:
-            self.place(model)
+            if (how := self.strategy.move(model)) is not None:
+                self.say_once(how)
+            if not self.strategy.sharded:
+                self.place(model)
         parameters = self.parameters()
         for optimizer, group in zip(self.optimizers, groups, strict=True):
             optim.repoint(optimizer, group, parameters)
@@ -205,7 +216,7 @@ class SharedTorchRuntime(TorchRuntime):
         for unit, batch in read(data, reading, self.say_once):
             if unit.part is not None:
                 self._seed_part(unit.part)
-            self.strategy.sync(unit.last)
+            self.strategy.sync(unit)
             gradients.open(unit)
             self._unit = unit
             yield batch if self._on_host else self.to_device(batch)
@@ -253,6 +264,7 @@ class SharedTorchRuntime(TorchRuntime):
                 yield batch if self._on_host else self.to_device(batch)
         finally:
             self._unit, self.strategy.training = unit, training
+            self.strategy.rest()
 
     def autocast(self) -> AbstractContextManager[Any]:
         return self.precision.autocast()
@@ -269,7 +281,7 @@ class SharedTorchRuntime(TorchRuntime):
         gradients = self.gradients
         first = gradients.waiting  # a second optimizer steps on the same gradients, which are reduced already
         if first:
-            gradients.reduce(self.stop_request.name is not None)
+            gradients.reduce(self.stop_request.name is not None, self.strategy)
         elif not gradients.went_back:
             raise ScriptError("rt.step() before rt.backward()", hint="rt.backward(loss), then rt.step(optimizer)")
         lr = optimizer.param_groups[0]["lr"]
@@ -279,7 +291,7 @@ class SharedTorchRuntime(TorchRuntime):
         if self.world_size > 1:
             self.strategy.check(optimizer)
         if math.isfinite(loss):
-            gradients.apply(optimizer, clip)
+            gradients.apply(optimizer, clip, self.strategy)
         else:
             self._not_finite(loss, optimizer)
         return True
@@ -303,7 +315,7 @@ class SharedTorchRuntime(TorchRuntime):
         for what, pick in (("", lambda p: p), ("the gradient of ", lambda p: p.grad)):
             for name, parameter in parameters.items():
                 value = pick(parameter)
-                if value is not None and not bool(torch.isfinite(value).all()):
+                if value is not None and not bool(torch.isfinite(whole(value)).all()):
                     return f"{what}{name} is the first that is not finite"
         return "all parameters and gradients are finite"
 

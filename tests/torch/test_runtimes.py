@@ -4,7 +4,7 @@ from hwal_torch.testing import RuntimeSuite as Suite
 
 
 class TestNullRuntime(Suite):
-    device = "null:3"
+    device = "null:4"
 
 
 class TestCpuRuntime(Suite):

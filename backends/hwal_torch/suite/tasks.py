@@ -1,163 +1,23 @@
-"""What the runtime suite trains: small deterministic jobs that return what happened, step by step."""
+"""What ranks do in the suite: train, evaluate, or make a mistake, and return what happened, step by step."""
 
 from __future__ import annotations
 
 import copy
 import os
 import signal
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from inspect import signature
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, WeightedRandomSampler
+from torch.utils.data import DataLoader, DistributedSampler
 
 from hwal.runtime import TorchRuntime
+from hwal_torch.fsdp import whole
 from hwal_torch.seeding import mix
-
-FEATURES = 6
-VOCABULARY = 13
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One training job of the suite.
-
-    Attributes:
-        rows: samples in the data set. batch: the global batch. epochs, steps: as rt.epochs().
-        text: variable-length sequences with a (sum, count) loss, in place of fixed rows with a mean.
-        loader: "map", "stream", "weighted" (a sampler of the user's), "batched" (its own batch sampler) or "whole" (the
-            data set makes the batches).
-        feeds: how often an epoch reads the loader.
-        noise: added to every row as it is read. dropout: in the model.
-        save_at, stop_at: the step after which to save, or to receive SIGTERM. nan_at: the step whose loss is no number.
-    """
-
-    rows: int = 26
-    batch: int = 8
-    epochs: int | None = 3
-    steps: int | None = None
-    text: bool = False
-    loader: str = "map"
-    workers: int = 0
-    feeds: int = 1
-    noise: float = 0.0
-    dropout: float = 0.0
-    clip: float | None = 1.0
-    optimizer: str = "adamw"
-    save_at: int | None = None
-    stop_at: int | None = None
-    nan_at: int | None = None
-
-
-class Rows(Dataset[tuple[int, torch.Tensor, torch.Tensor]]):
-    """(id, features, target), all a function of the id."""
-
-    def __init__(self, rows: int, noise: float = 0.0) -> None:
-        generator = torch.Generator().manual_seed(5)
-        self.noise = noise
-        self.x = torch.randn(rows, FEATURES, generator=generator)
-        self.y = torch.tanh(self.x @ torch.randn(FEATURES, 1, generator=generator)) + torch.randn(rows, 1, generator=generator)
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    def __getitem__(self, index: int) -> tuple[int, torch.Tensor, torch.Tensor]:
-        return index, self.x[index] + self.noise * torch.randn(FEATURES), self.y[index]
-
-
-class Text(Dataset[tuple[int, torch.Tensor]]):
-    """(id, tokens) of 3 to 9 tokens."""
-
-    def __init__(self, rows: int) -> None:
-        generator = torch.Generator().manual_seed(6)
-        self.tokens = [torch.randint(1, VOCABULARY, (3 + row * 5 % 7,), generator=generator) for row in range(rows)]
-
-    def __len__(self) -> int:
-        return len(self.tokens)
-
-    def __getitem__(self, index: int) -> tuple[int, torch.Tensor]:
-        return index, self.tokens[index]
-
-
-class Stream(IterableDataset[Any]):
-    def __init__(self, dataset: Any) -> None:
-        self.dataset = dataset
-
-    def __iter__(self) -> Iterator[Any]:
-        return (self.dataset[index] for index in range(len(self.dataset)))
-
-
-class Whole(Dataset[Any]):
-    """Whole batches, made by the data set."""
-
-    def __init__(self, dataset: Any, batch: int, collate: Any) -> None:
-        self.dataset, self.batch, self.collate = dataset, batch, collate
-
-    def __len__(self) -> int:
-        return -(-len(self.dataset) // self.batch)
-
-    def __getitem__(self, index: int) -> Any:
-        rows = range(index * self.batch, min((index + 1) * self.batch, len(self.dataset)))
-        return self.collate([self.dataset[row] for row in rows])
-
-
-def pad(samples: list[Any]) -> Any:
-    """Rows are stacked; token sequences padded with 0 to the longest."""
-    ids = torch.tensor([sample[0] for sample in samples])
-    if len(samples[0]) == 3:
-        return ids, torch.stack([sample[1] for sample in samples]), torch.stack([sample[2] for sample in samples])
-    return ids, nn.utils.rnn.pad_sequence([sample[1] for sample in samples], batch_first=True)
-
-
-def loader_of(trial: Trial) -> DataLoader[Any]:
-    """The loader that a trial names, with the global batch as its batch size."""
-    dataset: Any = Text(trial.rows) if trial.text else Rows(trial.rows, trial.noise)
-    common: dict[str, Any] = {"collate_fn": pad, "num_workers": trial.workers}
-    if trial.loader == "stream":
-        return DataLoader(Stream(dataset), batch_size=trial.batch, **common)
-    if trial.loader == "weighted":
-        sampler = WeightedRandomSampler([1.0 + row % 3 for row in range(trial.rows)], trial.rows)
-        return DataLoader(dataset, batch_size=trial.batch, sampler=sampler, **common)
-    if trial.loader == "batched":
-        starts = range(0, trial.rows, trial.batch)
-        batches = [list(range(start, min(start + trial.batch, trial.rows))) for start in starts]
-        return DataLoader(dataset, batch_sampler=batches, **common)
-    if trial.loader == "whole":
-        return DataLoader(Whole(dataset, trial.batch, pad), batch_size=None, num_workers=trial.workers)
-    return DataLoader(dataset, batch_size=trial.batch, shuffle=True, **common)
-
-
-class Net(nn.Module):
-    """A regression on rows, or a next-token model on text whose head is tied to its embedding."""
-
-    def __init__(self, text: bool, dropout: float, idle: bool = False) -> None:
-        super().__init__()
-        width = 16
-        if idle:
-            self.idle = nn.Linear(width, width)
-        self.inner = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Dropout(dropout), nn.Linear(width, width))
-        self.embed = nn.Embedding(VOCABULARY, width) if text else nn.Linear(FEATURES, width)
-        self.head = nn.Linear(width, VOCABULARY, bias=False) if text else nn.Linear(width, 1)
-        if text:
-            self.head.weight = self.embed.weight
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.inner(self.embed(x)))
-
-
-def loss_of(model: nn.Module, batch: Any) -> Any:
-    """The mean over rows, or (sum, count) over the tokens that are not padding."""
-    if len(batch) == 3:
-        return functional.mse_loss(model(batch[1]), batch[2])
-    tokens = batch[1]
-    target = tokens[:, 1:]
-    logits = model(tokens[:, :-1])
-    total = functional.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=0, reduction="sum")
-    return total, (target != 0).sum()
+from hwal_torch.suite.jobs import Net, Rows, Text, Trial, loader_of, loss_of, pad
 
 
 def build(rt: TorchRuntime, trial: Trial) -> tuple[nn.Module, torch.optim.Optimizer, Any]:
@@ -227,7 +87,8 @@ def train(rt: TorchRuntime, trial: Trial) -> dict[str, Any]:
 
 
 def weights_of(model: nn.Module) -> dict[str, torch.Tensor]:
-    return {name: value.detach().float().cpu() for name, value in model.state_dict().items()}
+    """The state of a model in full, whatever each rank holds of it."""
+    return {name: whole(value.detach()).float().cpu() for name, value in model.state_dict().items()}
 
 
 def train_by_hand(trial: Trial, seed: int, order: list[list[int]]) -> list[float]:

@@ -1,0 +1,205 @@
+"""FSDP2: parameters, gradients and optimizer state sharded over the ranks, gathered block by block while a forward or
+backward needs them. It is torch's `fully_shard`, by the same code on every device whose ranks can talk.
+
+    fsdp:full               a block's parameters are dropped after its forward, and gathered again (FULL_SHARD, ZeRO-3)
+    fsdp:grad-op            they stay gathered from forward to backward (SHARD_GRAD_OP, ZeRO-2)
+    fsdp:hybrid, …-grad-op  sharded within each machine, replicated over machines (HYBRID_SHARD, HYBRID_SHARD_ZERO2)
+    …+offload               shards, and the optimizer's work on them, stay in the host's memory
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, OffloadPolicy, fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from hwal.runtime import Job
+from hwal_torch.blocks import find_blocks
+from hwal_torch.strategy import Strategy, not_brought_together, refuse_shared
+from hwal_torch.units import Unit
+
+OFFLOAD = "+offload"
+
+
+class FullyShard(Strategy):
+    """One of the fsdp strategies, by its name.
+
+    Every forward gathers parameters, so all ranks must run equally many: those short of rows run ghosts.
+    """
+
+    equal = True
+    sharded = True
+
+    def __init__(self, name: str, job: Job, device: torch.device) -> None:
+        self.name = name
+        self._job = job
+        self._device = device
+        self._mesh: DeviceMesh | None = None
+        self._models: list[nn.Module] = []
+        self._numbers: list[nn.Parameter] = []  # parameters without dimensions, which cannot be cut
+        self._used = Used()
+
+    # before the loop
+
+    def move(self, model: nn.Module) -> str:
+        refuse_shared(model, self._models)
+        mesh = self._mesh = self._mesh or self._make_mesh()
+        blocks = find_blocks(model, self._job.plan.wrap)
+        numbers = [parameter for parameter in model.parameters() if parameter.dim() == 0]
+        offload = self.name.endswith(OFFLOAD)
+        for part in (*reversed(blocks.modules), model):  # from the innermost outwards
+            fully_shard(
+                part,
+                mesh=mesh,
+                reshard_after_forward="grad-op" not in self.name,
+                offload_policy=CPUOffloadPolicy(pin_memory=self._job.caps.pinned_memory) if offload else OffloadPolicy(),
+                ignored_params=set(numbers),
+            )
+        for unit in units_of(model):
+            unit.set_gradient_divide_factor(1.0)  # sums, not means
+            unit.set_force_sum_reduction_for_comms(True)  # gloo cannot multiply while it reduces
+        if hasattr(model, "set_reduce_scatter_unused_params"):  # torch 2.8 has it not
+            model.set_reduce_scatter_unused_params(True)  # type: ignore[operator]  # ranks may use different parameters in the same step
+        for parameter in numbers:
+            parameter.data = parameter.data.to(self._device)
+        if hasattr(model, "generate"):
+            register_fsdp_forward_method(model, "generate")
+        self._models.append(model)
+        self._numbers += numbers
+        return f"sharded: {blocks.why}"
+
+    def _make_mesh(self) -> DeviceMesh:
+        world = self._job.world
+        if "hybrid" in self.name and world.nodes > 1:
+            return init_device_mesh(self._device.type, (world.nodes, world.local_size), mesh_dim_names=("dp", "fsdp"))
+        return init_device_mesh(self._device.type, (world.size,), mesh_dim_names=("fsdp",))
+
+    def install(self, model: nn.Module) -> None:
+        for parameter in model.parameters():
+            self._used.add(parameter)
+        for unit in units_of(model):
+            self._used.watch(unit)
+
+    # in the loop
+
+    def sync(self, unit: Unit) -> None:
+        self.training = True
+        self._used.counting = unit.weight > 0
+        if unit.first:
+            self._used.clear()
+            self._share_statistics()
+        for model in self._models:
+            # Shards are summed after every micro-batch, or each rank would hold whole gradients; machines after the last.
+            model.set_requires_all_reduce(unit.last)  # type: ignore[operator]
+            model.set_is_last_backward(unit.last)  # type: ignore[operator]
+
+    def _share_statistics(self) -> None:
+        """All ranks go on with the running statistics of rank 0, as under DDP, so that they evaluate one model."""
+        for model in self._models:
+            for layer in model.modules():
+                if isinstance(layer, _BatchNorm) and layer.running_mean is not None:
+                    for buffer in layer.buffers():
+                        dist.broadcast(buffer, 0)
+
+    def flags(self) -> list[float]:
+        return self._used.flags()
+
+    def reduced(self, flags: list[float]) -> None:
+        if self._numbers:
+            gradients = torch.stack([torch.zeros_like(p) if p.grad is None else p.grad for p in self._numbers])
+            dist.all_reduce(gradients)
+            for parameter, gradient in zip(self._numbers, gradients, strict=True):
+                parameter.grad = gradient.clone()
+        for parameter, used in zip(self._used.parameters, flags, strict=True):
+            if not used:
+                parameter.grad = None
+
+    def check(self, optimizer: torch.optim.Optimizer) -> None:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None and parameter not in self._used:
+                    raise not_brought_together("its parameter was not prepared")
+
+    def clip(self, parameters: list[nn.Parameter], largest: float) -> None:
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        cut = [gradient for gradient in gradients if isinstance(gradient, DTensor)]
+        plain = [gradient for gradient in gradients if not isinstance(gradient, DTensor)]
+        norms = [nn.utils.get_total_norm(cut).full_tensor()] if cut else []  # type: ignore[attr-defined]
+        norms += [nn.utils.get_total_norm(plain)] if plain else []
+        if norms:
+            total = torch.stack(norms).norm()
+            torch._foreach_mul_([*map(local, cut), *plain], torch.clamp(largest / (total + 1e-6), max=1.0))
+
+    def rest(self) -> None:
+        for model in self._models:
+            for unit in units_of(model):
+                unit.reshard()
+
+
+class Used:
+    """Which parameters had a gradient in the global batch in progress, on this rank.
+
+    fully_shard gives every parameter of a block a gradient, zeros where there is none. An optimizer would let weight decay
+    and momentum work on those, and leave them alone in one process.
+    """
+
+    def __init__(self) -> None:
+        self.parameters: list[nn.Parameter] = []  # as sharded
+        self.counting = True
+        self._place: dict[int, int] = {}  # id of a sharded parameter -> where it stands in `parameters`
+        self._seen: list[bool] = []
+        self._hooked: set[int] = set()
+
+    def __contains__(self, parameter: nn.Parameter) -> bool:
+        return id(parameter) in self._place
+
+    def add(self, parameter: nn.Parameter) -> None:
+        """Counts a parameter, which is sharded by now."""
+        self._place[id(parameter)] = len(self.parameters)
+        self.parameters.append(parameter)
+        self._seen.append(False)
+
+    def watch(self, unit: FSDPModule) -> None:
+        """Hooks the whole parameters of a unit when they are first gathered; they stay the same objects from then on."""
+        places = {name: self._place[id(parameter)] for name, parameter in unit.named_parameters()}  # type: ignore[attr-defined]
+
+        def gathered(module: nn.Module, _: Any) -> None:
+            for name, parameter in module.named_parameters():
+                if id(parameter) not in self._hooked and parameter.requires_grad and not isinstance(parameter, DTensor):
+                    self._hooked.add(id(parameter))
+                    parameter.register_post_accumulate_grad_hook(partial(self._mark, places[name]))
+
+        unit.register_forward_pre_hook(gathered)  # type: ignore[attr-defined]
+
+    def _mark(self, place: int, _: torch.Tensor) -> None:
+        self._seen[place] = self._seen[place] or self.counting
+
+    def clear(self) -> None:
+        """A global batch begins."""
+        self._seen = [False] * len(self.parameters)
+
+    def flags(self) -> list[float]:
+        """1 for each parameter that had a gradient, else 0."""
+        return [float(seen) for seen in self._seen]
+
+
+def units_of(model: nn.Module) -> list[FSDPModule]:
+    """The sharded parts of a model, itself included."""
+    return [part for part in model.modules() if isinstance(part, FSDPModule)]
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's part of a sharded tensor; any other tensor itself."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor with the parts of all ranks, each of which must call this."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
