@@ -159,7 +159,7 @@ SETTINGS: tuple[Setting, ...] = (
         "P",
         "auto, fp32, tf32, bf16 or fp16 (auto: what the device computes natively)",
     ),
-    Setting("strategy", str, "S", "auto, single or ddp; the fsdp strategies come in a later version"),
+    Setting("strategy", str, "S", "auto, single, ddp, fsdp:full, fsdp:grad-op, fsdp:hybrid …; or an FSDP config file"),
     Setting("global_batch", positive, "N", "samples per optimizer step over all ranks; overrides the script's loader"),
     Setting("micro_batch", micro_batch, "N", "samples per forward on one rank; the rest is accumulated"),
     Setting(

@@ -16,7 +16,7 @@ from hwal.display import progress_mode
 from hwal.env import DEVICE, SETTINGS, TOPOLOGY, Settings, strangers
 from hwal.errors import EXIT_OK, UsageError, VersionError
 from hwal.host import Host
-from hwal.launch import build, run
+from hwal.launch import build, elastic, run
 from hwal.launch.framework import framework_of, read_source
 from hwal.launch.world import read_world
 from hwal.plan import make_plan
@@ -157,7 +157,7 @@ def _plan(request: Request, found: Survey, source: str | None, world: World) -> 
         return choice, plan
     framework = framework_of(source, request.script, request.framework)
     choice = choose(found.target, found.probes, found.backends)
-    nodes = 1
+    nodes = elastic.most_nodes(request.engine_arguments)
     if world.launcher != "none":  # the world is there already, and the plan describes it
         request, nodes = replace(request, processes=world.local_size), world.nodes
     return choice, make_plan(choice, found.backends[choice.backend].caps, request, framework, nodes)

@@ -33,15 +33,25 @@ def arguments(processes: int, given: Sequence[str]) -> tuple[str, ...]:
 
 def nodes(given: Sequence[str]) -> int | None:
     """How many machines --nnodes asks for; None where it is a range, which may change while the run goes on."""
+    low, high = _range(given)
+    return low if low == high else None
+
+
+def most_nodes(given: Sequence[str]) -> int:
+    """As nodes(), but the most where it is a range."""
+    return _range(given)[1]
+
+
+def _range(given: Sequence[str]) -> tuple[int, int]:
     text = _value(given, "nnodes")
     if text is None:
-        return 1
+        return 1, 1
     low, _, high = text.partition(":")
     if not low.isdigit() or (high and not high.isdigit()) or int(low) < 1:
         raise UsageError(
             f"--nnodes {text} is not a number of machines", where="--engine-args", hint="--nnodes 2, or --nnodes 1:4"
         )
-    return int(low) if not high or low == high else None
+    return int(low), int(high or low)
 
 
 def _names(given: Sequence[str]) -> set[str]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from hwal.env import Settings
 from hwal.errors import PlanError, UsageError
+from hwal.plan.strategy import is_sharded
 
 
-def check_batch(settings: Settings, world: int) -> tuple[str, ...]:
+def check_batch(settings: Settings, world: int, strategy: str) -> tuple[str, ...]:
     """What the cut costs, in words. Raises PlanError or UsageError when the parts of a global batch do not fit together."""
     parts = settings.virtual_ranks
     if settings.deterministic and parts is None:
@@ -14,6 +15,12 @@ def check_batch(settings: Settings, world: int) -> tuple[str, ...]:
             "--deterministic needs --virtual-ranks",
             why="losses are bitwise equal at two worlds only when both add the same parts in the same order",
             hint=f"--deterministic --virtual-ranks {world}, or any multiple of every world size you mean to use",
+        )
+    if settings.deterministic and is_sharded(strategy):
+        raise UsageError(
+            f"--deterministic goes with single and ddp, not with {strategy}",
+            why="it adds the gradients of the parts in their order, and a shard's are added while they travel",
+            hint="--strategy ddp, or leave out --deterministic: losses within 1e-6 instead of equal",
         )
     if parts is None:
         return ()

@@ -10,10 +10,7 @@ from hwal.errors import UsageError
 
 LATER: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "micro_batch": (lambda value: value == "auto", "--micro-batch N, the most samples that fit one forward pass"),
-    "grad_checkpoint": (bool, "leave it out, and lower --micro-batch to save memory"),
-    "compile": (bool, "leave it out, or call torch.compile on the parts of your model that gain"),
     "no_fallback": (bool, "leave it out: no device of this version has operators that fall back to the CPU"),
-    "deterministic": (bool, "--virtual-ranks N: losses within 1e-6 at any world size that divides N"),
     "hang_timeout": (lambda value: value is not None, "leave it out: the time limit of the collectives applies, half an hour"),
 }
 """Field of Settings -> (which values are not supported yet, what to do instead)."""

@@ -7,7 +7,7 @@ from hwal.plan.batch import check_batch
 from hwal.plan.later import refuse_later
 from hwal.plan.precision import decide_precision
 from hwal.plan.processes import lay_out
-from hwal.plan.strategy import decide_strategy
+from hwal.plan.strategy import decide_strategy, mesh_of
 from hwal.values import Caps, Choice, Decision, Plan, Request
 
 
@@ -25,17 +25,18 @@ def make_plan(choice: Choice, caps: Caps, request: Request, framework: Decision,
     world = nodes * len(layout.processes)
     precision, cost = decide_precision(request.settings.precision, layout.devices, caps)
     strategy = decide_strategy(request.settings.strategy, world, caps, choice.backend)
-    cut = check_batch(request.settings, world)
+    cut = check_batch(request.settings, world, strategy.value)
     return Plan(
         backend=choice.backend,
         framework=framework,
         devices=layout.devices,
         processes=layout.processes,
-        mesh={"dp": nodes * sum(len(process.devices) for process in layout.processes)},
+        mesh=mesh_of(strategy.value, nodes, sum(len(process.devices) for process in layout.processes)),
         precision=precision,
         strategy=strategy,
         micro_batch=request.settings.micro_batch,
         nodes=nodes,
+        wrap=request.wrap,
         notes=layout.notes + cost + cut,
     )
 

@@ -1,4 +1,4 @@
-"""How parameters and gradients are laid over the ranks."""
+"""How parameters and gradients are laid over the ranks, and the mesh of that."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ OFFLOAD = "+offload"
 def decide_strategy(asked: str, world: int, caps: Caps, backend: str) -> Decision:
     """The strategy and why; `auto` stays open at more than one process, until the model is known.
 
-    Raises UsageError for a name that is none, PlanError for one that does not fit the world or the backend.
+    At one process all of them are `single`. Raises UsageError for a name that is none, PlanError for one that does not fit
+    the world or the backend.
     """
     where = f"--strategy {asked}"
     name = asked.removesuffix(OFFLOAD)
@@ -23,26 +24,46 @@ def decide_strategy(asked: str, world: int, caps: Caps, backend: str) -> Decisio
             where=where,
             hint=f"did you mean {near}?" if near else None,
         )
-    sharded = name.startswith("fsdp:")
+    sharded = is_sharded(name)
     if name != asked and not sharded:
         raise UsageError(
             f"{OFFLOAD} goes with the fsdp strategies only, not with {name}", where=where, hint=f"--strategy {name}"
         )
     if sharded and not caps.sharding:
         raise PlanError(f"{backend} cannot shard parameters over ranks", where=where, hint="--strategy ddp")
-    if sharded:
-        raise UsageError(
-            f"{name} comes with the next version of hwal",
-            where=where,
-            why="this one keeps a whole copy of the model on every rank",
-            hint="--strategy ddp",
-        )
     if name == "single" and world > 1:
         raise PlanError(
             f"single is for one process, the world has {world} ({world} ≠ 1)", where=where, hint="-n 1, or --strategy ddp"
         )
+    if sharded and world == 1:
+        if name != asked:
+            raise PlanError(
+                f"{OFFLOAD} keeps shards in the host's memory, and one process has none",
+                where=where,
+                hint="-n 2 or more; in one process --grad-checkpoint and a smaller --micro-batch save memory",
+            )
+        return Decision("single", f"{name} asked for, and one process has nothing to shard")
     if name == "ddp" and world == 1:
         return Decision("single", "ddp asked for, and one process has nothing to bring together")
     if name == AUTO:
         return Decision("single", "one process") if world == 1 else Decision(AUTO, "decided when the model is known")
-    return Decision(name, "asked for")
+    if is_hybrid(name):  # how many machines there are may be known to the engine only
+        return Decision(
+            asked, f"asked for; within one machine the same as {asked.replace('hybrid-', '').replace('hybrid', 'full')}"
+        )
+    return Decision(asked, "asked for")
+
+
+def mesh_of(strategy: str, nodes: int, local: int) -> dict[str, int]:
+    """The mesh's axes over `nodes` machines of `local` devices: dp holds copies, fsdp the shards of one."""
+    if not is_sharded(strategy):
+        return {"dp": nodes * local}
+    return {"dp": nodes, "fsdp": local} if is_hybrid(strategy) else {"fsdp": nodes * local}
+
+
+def is_sharded(strategy: str) -> bool:
+    return strategy.startswith("fsdp:")
+
+
+def is_hybrid(strategy: str) -> bool:
+    return strategy.startswith("fsdp:hybrid")

@@ -196,12 +196,11 @@ hwal: error: 1 × Toy CPU cannot compute in tf32; it can in bf16, fp32, fp16 (em
   where: --precision tf32
   try:   --precision bf16, or --precision auto
 
-$ hwal train --strategy fsdp:full -n 2 s.py
+$ hwal train --strategy fsdp:full+offload -n 1 s.py
 2
-hwal: error: fsdp:full comes with the next version of hwal
-  where: --strategy fsdp:full
-  why:   this one keeps a whole copy of the model on every rank
-  try:   --strategy ddp
+hwal: error: +offload keeps shards in the host's memory, and one process has none
+  where: --strategy fsdp:full+offload
+  try:   -n 2 or more; in one process --grad-checkpoint and a smaller --micro-batch save memory
 
 $ hwal train --virtual-ranks 4 -n 3 s.py
 2

@@ -170,6 +170,13 @@ def test_joining_a_world_that_is_there(hwal: Hwal, script: str, monkeypatch: pyt
     assert "on each of 2 machines" in hwal("train", "--dry-run", script).err
 
 
+@pytest.mark.parametrize(("nodes", "most"), [("2", 2), ("1:4", 4)])
+def test_machines_that_the_engine_adds_are_planned_for(hwal: Hwal, script: str, nodes: str, most: int) -> None:
+    plan = dry(hwal, "-n", "1", f"--engine-args=--nnodes {nodes} --rdzv-endpoint head:1", script)["plan"]
+    assert plan["strategy"] == {"value": "auto", "why": "decided when the model is known"}, "one process here, and not alone"
+    assert (plan["nodes"], plan["mesh"]) == (most, {"dp": most})
+
+
 def saved_run(folder: Path, name: str, at: float) -> Path:
     checkpoints = folder / "runs" / name / "checkpoints"
     (checkpoints / "step-00000001").mkdir(parents=True)

@@ -6,6 +6,7 @@ import pytest
 
 from hwal.env import Settings
 from hwal.errors import HwalError
+from hwal.launch.build import over_nodes
 from hwal.plan import make_plan
 from hwal.plan.batch import check_batch
 from hwal.topology import Device
@@ -71,10 +72,35 @@ def test_precision(devices: list[dict[str, str]], asked: str, value: str, why: s
         (2, "ddp", "ddp", "asked for"),
         (1, "ddp", "single", "ddp asked for, and one process has nothing to bring together"),
         (1, "single", "single", "asked for"),
+        (2, "fsdp:full", "fsdp:full", "asked for"),
+        (2, "fsdp:grad-op+offload", "fsdp:grad-op+offload", "asked for"),
+        (2, "fsdp:hybrid", "fsdp:hybrid", "asked for; within one machine the same as fsdp:full"),
+        (2, "fsdp:hybrid-grad-op", "fsdp:hybrid-grad-op", "asked for; within one machine the same as fsdp:grad-op"),
+        (2, "fsdp:hybrid+offload", "fsdp:hybrid+offload", "asked for; within one machine the same as fsdp:full+offload"),
+        (1, "fsdp:hybrid", "single", "fsdp:hybrid asked for, and one process has nothing to shard"),
     ],
 )
 def test_strategy(n: int, asked: str, value: str, why: str) -> None:
     assert plan(n=n, strategy=asked).strategy == Decision(value, why)
+
+
+@pytest.mark.parametrize(
+    ("asked", "mesh"),
+    [
+        ("auto", {"dp": 8}),
+        ("ddp", {"dp": 8}),
+        ("fsdp:full", {"fsdp": 8}),
+        ("fsdp:grad-op+offload", {"fsdp": 8}),
+        ("fsdp:hybrid", {"dp": 2, "fsdp": 4}),
+        ("fsdp:hybrid-grad-op", {"dp": 2, "fsdp": 4}),
+    ],
+)
+def test_the_mesh_says_what_is_copied_and_what_is_cut(asked: str, mesh: dict[str, int]) -> None:
+    choice = Choice(Target("toy"), "toy", (toy(0, AMX),), "a test")
+    request = Request(target=Target("toy"), processes=4, settings=Settings(strategy=asked))
+    assert dict(make_plan(choice, CAPS, request, Decision("torch", "a test"), nodes=2).mesh) == mesh
+    alone = make_plan(choice, CAPS, request, Decision("torch", "a test"))
+    assert over_nodes(alone, 2).mesh == mesh, "as when only the engine knows how many machines there are"
 
 
 NO_SHARDING = Caps(frameworks=("torch",), collectives="gloo", shares_devices=True)
@@ -97,12 +123,11 @@ ERRORS = [
         """,
     ),
     (
-        {"strategy": "fsdp:full", "n": 2},
+        {"strategy": "fsdp:full+offload"},
         """
-        fsdp:full comes with the next version of hwal
-          where: --strategy fsdp:full
-          why:   this one keeps a whole copy of the model on every rank
-          try:   --strategy ddp
+        +offload keeps shards in the host's memory, and one process has none
+          where: --strategy fsdp:full+offload
+          try:   -n 2 or more; in one process --grad-checkpoint and a smaller --micro-batch save memory
         """,
     ),
     (
@@ -147,11 +172,11 @@ ERRORS = [
         """,
     ),
     (
-        {"compile": True},
+        {"deterministic": True, "virtual_ranks": 2, "strategy": "fsdp:full", "n": 2},
         """
-        --compile comes with a later version of hwal
-          where: --compile
-          try:   leave it out, or call torch.compile on the parts of your model that gain
+        --deterministic goes with single and ddp, not with fsdp:full
+          why:   it adds the gradients of the parts in their order, and a shard's are added while they travel
+          try:   --strategy ddp, or leave out --deterministic: losses within 1e-6 instead of equal
         """,
     ),
     (
@@ -193,18 +218,16 @@ def test_errors_as_printed(asked: dict[str, object], text: str) -> None:
 
 def test_deterministic_needs_virtual_ranks() -> None:
     with pytest.raises(HwalError) as caught:
-        check_batch(Settings(deterministic=True), 2)
+        check_batch(Settings(deterministic=True), 2, "ddp")
     assert str(caught.value) == (
         "--deterministic needs --virtual-ranks\n"
         "  why:   losses are bitwise equal at two worlds only when both add the same parts in the same order\n"
         "  try:   --deterministic --virtual-ranks 2, or any multiple of every world size you mean to use"
     )
-    check_batch(Settings(deterministic=True, virtual_ranks=4), 2)
+    check_batch(Settings(deterministic=True, virtual_ranks=4), 2, "auto")
 
 
-@pytest.mark.parametrize(
-    "setting", [{"grad_checkpoint": True}, {"deterministic": True, "virtual_ranks": 2}, {"hang_timeout": 5.0}]
-)
+@pytest.mark.parametrize("setting", [{"no_fallback": True}, {"micro_batch": "auto"}, {"hang_timeout": 5.0}])
 def test_what_comes_later_is_refused(setting: dict[str, object]) -> None:
     with pytest.raises(HwalError, match="comes with a later version"):
         plan(**setting)
