@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import pairwise
+from typing import NamedTuple, TypeVar
+
+T = TypeVar("T")
 
 
 class Unit(NamedTuple):
@@ -45,17 +49,19 @@ class Cut:
     virtual_ranks: int | None = None
     equal: bool = False
 
-    def units(self, total: int, ghosts: bool = True) -> list[Unit]:
+    def units(self, total: int, train: bool = True) -> list[Unit]:
         """The forwards of this rank for a global batch of `total` rows, in order; ranks together cover each row once.
 
-        With `ghosts` a rank short of rows is padded with forwards of weight 0 over the batch's first row.
+        In training a rank short of rows is padded with ghosts, forwards of weight 0 over the batch's first row. A script
+        that evaluates counts what it sees, so there are none then: where all ranks must run equally many, the rows are
+        spread so that each has some in every forward, for which `total` must be no less than the world.
         """
-        spans = self._spans(self.rank, total)
-        if ghosts and total:
-            need = max(len(self._spans(rank, total)) for rank in range(self.world)) if self.equal else 1
-            missing = max(0, need - len(spans))
+        if self.equal and not train:
+            spans, missing = self._even_spans(total), 0
         else:
-            missing = 0
+            spans = self._spans(self.rank, total)
+            need = max(len(self._spans(rank, total)) for rank in range(self.world)) if self.equal else min(total, 1)
+            missing = max(0, need - len(spans)) if train else 0
         count = len(spans) + missing
         rows = [(low, high, 1.0, part) for low, high, part in spans] + [(0, 1, 0.0, None)] * missing
         return [Unit(*row, i == 0, i == count - 1, total) for i, row in enumerate(rows)]
@@ -69,3 +75,27 @@ class Cut:
         low, high = total * rank // self.world, total * (rank + 1) // self.world
         size = self.micro_batch or max(high - low, 1)
         return [(start, min(start + size, high), None) for start in range(low, high, size)]
+
+    def _even_spans(self, total: int) -> list[tuple[int, int, int | None]]:
+        """As _spans, the same number on every rank. Micro-batches of one row may have to hold two."""
+        least, most = total // self.world, -(-total // self.world)
+        low, high = total * self.rank // self.world, total * (self.rank + 1) // self.world
+        wanted = self.virtual_ranks // self.world if self.virtual_ranks else -(-most // (self.micro_batch or max(most, 1)))
+        count = min(wanted, least)
+        cuts = [low + (high - low) * i // count for i in range(count)] + [high]
+        return [(start, end, None) for start, end in pairwise(cuts)]
+
+
+def grouped(batches: Iterable[T], rows: Callable[[T], int], least: int) -> Iterator[list[T]]:
+    """Consecutive batches in groups of `least` rows or more: a small one goes with those behind it, a rest that is smaller
+    still with the group before it. Together they are one group that is too small where there are no more rows at all."""
+    ready: list[T] = []
+    growing: list[T] = []
+    for batch in batches:
+        growing.append(batch)
+        if sum(map(rows, growing)) >= least:
+            if ready:
+                yield ready
+            ready, growing = growing, []
+    if rest := ready + growing:
+        yield rest

@@ -1,0 +1,67 @@
+"""In which order samples are read: a function of (seed, epoch) alone, the same on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+from typing import Any
+
+import torch
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, SequentialSampler
+
+from hwal.errors import ScriptError
+from hwal_torch.reading import Reading
+from hwal_torch.seeding import mix, seeded
+
+
+def global_batches(loader: DataLoader[Any], reading: Reading) -> Iterator[list[int]]:
+    """The indices of each global batch of this pass, the same on every rank."""
+    batch_sampler = loader.batch_sampler
+    if type(batch_sampler) is not BatchSampler:
+        if reading.global_batch is not None:
+            raise ScriptError("--global-batch cannot override a batch sampler of the script's own", where="rt.feed")
+        yield from map(list, _under_seed(batch_sampler, reading.seed))
+        return
+    size = reading.global_batch or batch_sampler.batch_size
+    order = iter(order_of(batch_sampler.sampler, reading.seed))
+    while batch := list(islice(order, size)):
+        if len(batch) == size or not batch_sampler.drop_last:
+            yield batch
+
+
+def order_of(sampler: Any, seed: int) -> Iterable[int]:
+    """Sample indices in this pass's order. A plain RandomSampler is replaced by a permutation of (seed, epoch)."""
+    if isinstance(sampler, DistributedSampler) and sampler.num_replicas > 1:
+        raise ScriptError(
+            "the loader has a DistributedSampler, but rt.feed() does the splitting itself",
+            hint="DataLoader(dataset, batch_size=GLOBAL_BATCH, shuffle=True) without a sampler",
+        )
+    if type(sampler) is RandomSampler and not sampler.replacement and sampler.num_samples == len(sampler.data_source):
+        order = torch.randperm(len(sampler.data_source), generator=torch.Generator().manual_seed(seed))
+        chunks = range(0, len(order), 65536)  # a list of all would cost 32 bytes a sample
+        return chain.from_iterable(order[start : start + 65536].tolist() for start in chunks)
+    if type(sampler) is SequentialSampler:
+        return range(len(sampler.data_source))
+    return _under_seed(sampler, seed)
+
+
+def _under_seed(sampler: Any, seed: int) -> Iterator[Any]:
+    """Iterates a sampler of the user's with random state that depends on `seed` alone, and leaves everyone else's alone."""
+    if hasattr(sampler, "set_epoch"):
+        sampler.set_epoch(seed & 0x7FFFFFFF)
+    generator = getattr(sampler, "generator", None)
+    if isinstance(generator, torch.Generator):
+        generator.manual_seed(seed)
+    if hasattr(sampler, "__len__"):
+        with seeded(seed):
+            everything = list(sampler)
+        yield from everything
+        return
+    iterator = iter(sampler)  # it may never end: draw one by one, each draw under its own seed
+    for number in range(1 << 62):
+        with seeded(mix(seed, number)):
+            try:
+                item = next(iterator)
+            except StopIteration:
+                return
+        yield item
