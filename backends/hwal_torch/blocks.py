@@ -34,8 +34,7 @@ class Blocks:
     @property
     def outermost(self) -> tuple[nn.Module, ...]:
         """Those that lie in no other block."""
-        nested = {id(part) for block in self.modules for part in block.modules() if part is not block}
-        return tuple(block for block in self.modules if id(block) not in nested)
+        return tuple(part for _, part in not_nested(zip(self.names, self.modules, strict=True)))
 
 
 def find_blocks(model: nn.Module, wrap: Wrap | None = None) -> Blocks:
@@ -49,9 +48,9 @@ def find_blocks(model: nn.Module, wrap: Wrap | None = None) -> Blocks:
     found, why = _said(model, wrap) if wrap is not None else _own(model) or _repeated(model) or _large(model, LARGE)
     shared = _sharing(model, found)
     kept = [(name, part) for name, part in found if id(part) not in shared]
-    text = f"{_counted(kept)}, {why}" if kept else f"no blocks: {why}"
+    text = f"{counted(part for _, part in kept)}, {why}" if kept else f"no blocks: {why}"
     if shared:
-        text += f"; without {_counted((n, p) for n, p in found if id(p) in shared)}, sharing parameters with other parts"
+        text += f"; without {counted(part for _, part in found if id(part) in shared)}, sharing parameters with other parts"
     return Blocks(tuple(name for name, _ in kept), tuple(part for _, part in kept), text)
 
 
@@ -77,7 +76,7 @@ def _said(model: nn.Module, wrap: Wrap) -> tuple[Named, str]:
 def _own(model: nn.Module) -> tuple[Named, str] | None:
     """What transformers models say of themselves; one of them may be a part of the script's own model."""
     classes = {name for part in model.modules() for name in getattr(part, "_no_split_modules", None) or ()}
-    found = _not_nested((name, part) for name, part in _parts(model) if type(part).__name__ in classes)
+    found = not_nested((name, part) for name, part in _parts(model) if type(part).__name__ in classes)
     return (found, "the model's own _no_split_modules") if found else None
 
 
@@ -139,8 +138,8 @@ def _repeats(name: str, part: nn.Module) -> Iterator[tuple[str, Named]]:
             yield from sequences.get(id(child)) or _repeats(where, child)
 
 
-def _not_nested(found: Iterable[tuple[str, nn.Module]]) -> Named:
-    """Without those that lie in an earlier one; modules come outermost first."""
+def not_nested(found: Iterable[tuple[str, nn.Module]]) -> Named:
+    """Without those parts that lie in an earlier one; named_modules() gives the outer ones first."""
     kept: Named = []
     inside: set[int] = set()
     for name, part in found:
@@ -168,9 +167,9 @@ def _sharing(model: nn.Module, found: Named) -> set[int]:
     return {block for places in holders.values() for block in frozenset.union(*places) - frozenset.intersection(*places)}
 
 
-def _counted(found: Iterable[tuple[str, nn.Module]]) -> str:
+def counted(parts: Iterable[nn.Module]) -> str:
     """`6 × EncoderLayer and 6 × DecoderLayer`."""
-    count = Counter(type(part).__name__ for _, part in found)
+    count = Counter(type(part).__name__ for part in parts)
     return _listed([f"{number} × {name}" for name, number in count.items()])
 
 

@@ -22,15 +22,19 @@ class Forward(ABC):
     def __init__(self, module: nn.Module) -> None:
         self.module = module
         self.original = module.forward
-        update_wrapper(self, module.forward)
+        update_wrapper(self, module.forward, updated=())  # the attributes of a Forward below are its own
         module.forward = self  # type: ignore[method-assign]
 
     @abstractmethod
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        copied = memo[id(self.module)]
-        return MethodType(type(copied).forward, copied)
+        return of_class(memo[id(self.module)])
 
     def __reduce__(self) -> Any:
-        return MethodType, (type(self.module).forward, self.module)
+        return of_class, (self.module,)
+
+
+def of_class(module: nn.Module) -> MethodType:
+    """The forward that a module has by its class."""
+    return MethodType(type(module).forward, module)
