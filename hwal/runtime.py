@@ -244,6 +244,12 @@ class TorchRuntime(Runtime):
     @abstractmethod
     def feed(self, data: Iterable[T], train: bool = True) -> Iterator[T]: ...
 
+    @property
+    def is_ghost(self) -> bool:
+        """Whether the micro-batch at hand only keeps this rank in step with others that have more rows: it changes nothing,
+        and what the script counts for itself must leave it out."""
+        return False
+
     @abstractmethod
     def autocast(self) -> AbstractContextManager[Any]:
         """Runs the forward pass in the run's precision."""

@@ -18,8 +18,8 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, OffloadPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
-from torch.nn.modules.batchnorm import _BatchNorm
 
+from hwal.errors import ScriptError
 from hwal.runtime import Job
 from hwal_torch.blocks import find_blocks
 from hwal_torch.strategy import Strategy, not_brought_together, refuse_shared
@@ -94,19 +94,10 @@ class FullyShard(Strategy):
         self._used.counting = unit.weight > 0
         if unit.first:
             self._used.clear()
-            self._share_statistics()
         for model in self._models:
             # Shards are summed after every micro-batch, or each rank would hold whole gradients; machines after the last.
             model.set_requires_all_reduce(unit.last)  # type: ignore[operator]
             model.set_is_last_backward(unit.last)  # type: ignore[operator]
-
-    def _share_statistics(self) -> None:
-        """All ranks go on with the running statistics of rank 0, as under DDP, so that they evaluate one model."""
-        for model in self._models:
-            for layer in model.modules():
-                if isinstance(layer, _BatchNorm) and layer.running_mean is not None:
-                    for buffer in layer.buffers():
-                        dist.broadcast(buffer, 0)
 
     def flags(self) -> list[float]:
         return self._used.flags()
@@ -127,6 +118,16 @@ class FullyShard(Strategy):
                 if parameter.grad is not None and parameter not in self._used:
                     raise not_brought_together("its parameter was not prepared")
 
+    def unscale(self, scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> None:
+        groups = optimizer.param_groups
+        parameters = [parameter for group in groups for parameter in group["params"]]
+        # torch tells by the first gradient alone whether an overflow must be made known to other ranks.
+        optimizer.param_groups = [{"params": sorted(parameters, key=lambda parameter: not isinstance(parameter, DTensor))}]
+        try:
+            scaler.unscale_(optimizer)
+        finally:
+            optimizer.param_groups = groups
+
     def clip(self, parameters: list[nn.Parameter], largest: float) -> None:
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         cut = [gradient for gradient in gradients if isinstance(gradient, DTensor)]
@@ -136,6 +137,17 @@ class FullyShard(Strategy):
         if norms:
             total = torch.stack(norms).norm()
             torch._foreach_mul_([*map(local, cut), *plain], torch.clamp(largest / (total + 1e-6), max=1.0))
+
+    def explain(self, error: RuntimeError, optimizer: torch.optim.Optimizer) -> ScriptError | None:
+        text = str(error)
+        if not any(word in text for word in ("DTensor", "placement", "Sharding", "sharding")):
+            return None
+        return ScriptError(
+            f"{type(optimizer).__name__} cannot work on sharded parameters",
+            where=f"--strategy {self.name}",
+            why=f"torch {torch.__version__}: {text.splitlines()[0]}",
+            hint="another optimizer (AdamW, SGD); or --strategy ddp",
+        )
 
     def rest(self) -> None:
         for model in self._models:

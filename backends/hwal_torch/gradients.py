@@ -133,16 +133,21 @@ class Gradients:
         gradients = [p.grad for p in parameters if p.grad is not None]
         scaler = self._scaler if gradients else None  # it refuses an optimizer without any gradient
         if scaler is not None:
-            scaler.unscale_(optimizer)
+            strategy.unscale(scaler, optimizer)
         if not self._whole:
             _multiply(gradients, self._inverse)
         if clip is not None:
             strategy.clip(parameters, clip)
-        if scaler is not None:
-            scaler.step(optimizer)
-            self._checked = True
-        else:
-            optimizer.step()
+        try:
+            if scaler is not None:
+                scaler.step(optimizer)
+                self._checked = True
+            else:
+                optimizer.step()
+        except RuntimeError as error:
+            if (told := strategy.explain(error, optimizer)) is not None:
+                raise told from error
+            raise
         optimizer.zero_grad(set_to_none=True)
 
     def state_dict(self) -> dict[str, Any]:

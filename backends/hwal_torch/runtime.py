@@ -19,11 +19,13 @@ from hwal.errors import ScriptError
 from hwal.runtime import Job, TorchRuntime
 from hwal.values import Decision
 from hwal_torch import checkpoint, optim, world
+from hwal_torch.buffers import Buffers
 from hwal_torch.decide import decide_strategy, make_strategy
-from hwal_torch.feed import Reading, read
+from hwal_torch.feed import read
 from hwal_torch.fsdp import whole
 from hwal_torch.gradients import Gradients
 from hwal_torch.precision import Precision
+from hwal_torch.reading import Reading
 from hwal_torch.seeding import HostRandom, mix, seed_host
 from hwal_torch.units import Cut, Unit
 
@@ -47,6 +49,7 @@ class SharedTorchRuntime(TorchRuntime):
         self.optimizers: list[torch.optim.Optimizer] = []
         self.schedulers: list[Any] = []
         self._scopes = 0
+        self.buffers = Buffers()
         self.host_random = HostRandom()
         self._told: set[str] = set()
         self._unit: Unit | None = None
@@ -132,6 +135,7 @@ class SharedTorchRuntime(TorchRuntime):
                 self.say_once(f"{type(optimizer).__name__}: its fused kernel, which is faster here")
         for model in self.models:
             self.strategy.install(model)
+            self.buffers.add(model)
             self._name_mixers(model)
         if self.world_size > 1:
             self.say_once(f"strategy {self.strategy_decision}")
@@ -266,6 +270,10 @@ class SharedTorchRuntime(TorchRuntime):
             self._unit, self.strategy.training = unit, training
             self.strategy.rest()
 
+    @property
+    def is_ghost(self) -> bool:
+        return self._unit is not None and not self._unit.weight
+
     def autocast(self) -> AbstractContextManager[Any]:
         return self.precision.autocast()
 
@@ -290,6 +298,8 @@ class SharedTorchRuntime(TorchRuntime):
             self.step_done(loss, lr, unit.total, gradients.count)
         if self.world_size > 1:
             self.strategy.check(optimizer)
+            if first:
+                self.buffers.share()
         if math.isfinite(loss):
             gradients.apply(optimizer, clip, self.strategy)
         else:

@@ -51,9 +51,17 @@ class Strategy(ABC):
     def check(self, optimizer: torch.optim.Optimizer) -> None:
         """Raises ScriptError for a gradient that is this rank's alone: every rank would train a model of its own."""
 
+    def unscale(self, scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> None:
+        """Takes fp16's factor out of the gradients; every rank learns of an overflow on any of them."""
+        scaler.unscale_(optimizer)
+
     def clip(self, parameters: list[nn.Parameter], largest: float) -> None:
         """Scales gradients down so that their norm, over all parameters and ranks, is `largest` at the most."""
         nn.utils.clip_grad_norm_(parameters, largest)
+
+    def explain(self, error: RuntimeError, optimizer: torch.optim.Optimizer) -> ScriptError | None:
+        """What an error of the optimizer's step means, where the strategy is behind it."""
+        return None
 
     def rest(self) -> None:
         """Frees what a forward without a backward left behind; before parameters are read outside of one."""

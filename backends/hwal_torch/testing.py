@@ -14,10 +14,11 @@ from hwal_torch.suite.checkpoints import CheckpointTests
 from hwal_torch.suite.curves import CurveTests
 from hwal_torch.suite.failures import FailureTests
 from hwal_torch.suite.outputs import OutputTests
+from hwal_torch.suite.strategies import StrategyTests
 from hwal_torch.suite.worlds import WorldTests
 
 __all__ = ["RuntimeSuite", "Suite"]
 
 
-class RuntimeSuite(WorldTests, CurveTests, CheckpointTests, FailureTests, OutputTests):
+class RuntimeSuite(WorldTests, CurveTests, CheckpointTests, StrategyTests, FailureTests, OutputTests):
     """All parts of the suite."""

@@ -19,6 +19,7 @@ from hwal_torch.harness import Outcome, Task, plan_for, run_world
 from hwal_torch.suite.jobs import Trial
 from hwal_torch.suite.tasks import train
 
+Curve = tuple[list[float], list[list[int]]]
 SAME = 1e-6  # largest relative difference of two fp32 losses that are the same
 FP32 = Settings(precision="fp32")
 
@@ -32,13 +33,6 @@ def largest_difference(losses: list[float], others: list[float]) -> float:
 def losses_of(run_dir: Path) -> list[float]:
     """The curve that a run left in metrics.jsonl."""
     return [json.loads(line)["loss"] for line in (run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-
-
-def seen(ranks: list[list[int]]) -> list[int]:
-    """The ids of a global batch, from those of each rank: a rank without rows runs the first of the batch as a ghost."""
-    ghost = next(ids[0] for ids in ranks if ids)
-    rows = [ids for ids in ranks if ids != [ghost] or ids is next(own for own in ranks if ghost in own)]
-    return [i for ids in rows for i in ids]
 
 
 @pytest.mark.slow
@@ -84,12 +78,12 @@ class Suite:
             assert outcome.error is None and outcome.exit_code is None, f"rank {outcome.rank}: {outcome.error or outcome}"
         return [outcome.result for outcome in outcomes]
 
-    def curve(self, size: int, trial: Trial, folder: Path, settings: Settings = FP32) -> tuple[list[float], list[list[int]]]:
+    def curve(self, size: int, trial: Trial, folder: Path, settings: Settings = FP32, **options: Any) -> Curve:
         """Losses of a run, and the ids that all ranks together saw at each step; checks that all ranks end with one model."""
-        ranks = self.results(size, train, trial, folder=folder, settings=settings)
+        ranks = self.results(size, train, trial, folder=folder, settings=settings, **options)
         for rank in ranks:
             assert all(torch.equal(rank["weights"][name], value) for name, value in ranks[0]["weights"].items()), (
                 "weights differ"
             )
         steps = [[rank["steps"][n]["ids"] for rank in ranks] for n in range(len(ranks[0]["steps"]))]
-        return losses_of(folder)[-len(steps) :], [sorted(seen(step)) for step in steps]
+        return losses_of(folder)[-len(steps) :], [sorted(i for ids in step for i in ids) for step in steps]

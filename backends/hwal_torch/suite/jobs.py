@@ -25,7 +25,7 @@ class Trial:
         loader: "map", "stream", "weighted" (a sampler of the user's), "batched" (its own batch sampler) or "whole" (the
             data set makes the batches).
         feeds: how often an epoch reads the loader.
-        noise: added to every row as it is read. dropout: in the model.
+        noise: added to every row as it is read. dropout: in the model. blocks: residual blocks in it, in place of two layers.
         save_at, stop_at: the step after which to save, or to receive SIGTERM. nan_at: the step whose loss is no number.
     """
 
@@ -39,6 +39,7 @@ class Trial:
     feeds: int = 1
     noise: float = 0.0
     dropout: float = 0.0
+    blocks: int = 0
     clip: float | None = 1.0
     optimizer: str = "adamw"
     save_at: int | None = None
@@ -124,15 +125,29 @@ def loader_of(trial: Trial) -> DataLoader[Any]:
     return DataLoader(dataset, batch_size=trial.batch, shuffle=True, **common)
 
 
+class Block(nn.Module):
+    """A residual block with a number of its own, which no strategy can cut."""
+
+    def __init__(self, width: int, dropout: float) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(width, 2 * width + 1), nn.Linear(2 * width + 1, width)
+        self.dropout = nn.Dropout(dropout)
+        self.scale = nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.scale * self.dropout(self.down(torch.tanh(self.up(x))))
+
+
 class Net(nn.Module):
     """A regression on rows, or a next-token model on text whose head is tied to its embedding."""
 
-    def __init__(self, text: bool, dropout: float, idle: bool = False) -> None:
+    def __init__(self, text: bool, dropout: float, idle: bool = False, blocks: int = 0) -> None:
         super().__init__()
         width = 16
         if idle:
             self.idle = nn.Linear(width, width)
-        self.inner = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Dropout(dropout), nn.Linear(width, width))
+        layers = [nn.Linear(width, width), nn.Tanh(), nn.Dropout(dropout), nn.Linear(width, width)]
+        self.inner = nn.Sequential(*([Block(width, dropout) for _ in range(blocks)] or layers))
         self.embed = nn.Embedding(VOCABULARY, width) if text else nn.Linear(FEATURES, width)
         self.head = nn.Linear(width, VOCABULARY, bias=False) if text else nn.Linear(width, 1)
         if text:

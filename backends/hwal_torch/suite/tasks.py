@@ -6,6 +6,7 @@ import copy
 import os
 import signal
 from dataclasses import replace
+from functools import partial
 from inspect import signature
 from typing import Any
 
@@ -19,13 +20,19 @@ from hwal_torch.fsdp import whole
 from hwal_torch.seeding import mix
 from hwal_torch.suite.jobs import Net, Rows, Text, Trial, loader_of, loss_of, pad
 
+OPTIMIZERS: dict[str, Any] = {
+    "adamw": torch.optim.AdamW,
+    "sgd": torch.optim.SGD,
+    "momentum": partial(torch.optim.SGD, momentum=0.9),
+    "adafactor": torch.optim.Adafactor,
+}
+
 
 def build(rt: TorchRuntime, trial: Trial) -> tuple[nn.Module, torch.optim.Optimizer, Any]:
     """Model, optimizer and scheduler of a trial, prepared."""
     with rt.scope():
-        model = Net(trial.text, trial.dropout)
-        kinds: dict[str, Any] = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
-        optimizer = kinds[trial.optimizer](model.parameters(), lr=0.02)
+        model = Net(trial.text, trial.dropout, blocks=trial.blocks)
+        optimizer = OPTIMIZERS[trial.optimizer](model.parameters(), lr=0.02)
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + 0.1 * step))
     given = (model, optimizer, scheduler)
     assert rt.prepare(*given) == given, "prepare returns what it was given"
@@ -68,7 +75,7 @@ def train(rt: TorchRuntime, trial: Trial) -> dict[str, Any]:
     ids: list[int] = []
     for _ in rt.epochs(trial.epochs, steps=trial.steps):
         for batch in (batch for _ in range(trial.feeds) for batch in rt.feed(loader)):
-            ids += batch[0].tolist()
+            ids += [] if rt.is_ghost else batch[0].tolist()
             with rt.autocast():
                 loss = loss_of(model, batch)
                 if rt.steps_done + 1 == trial.nan_at:

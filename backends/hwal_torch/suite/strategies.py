@@ -1,0 +1,118 @@
+"""Strategies: however parameters are laid over the ranks, it is the same training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from hwal.env import Settings
+from hwal.errors import HwalError
+from hwal_torch.harness import plan_for
+from hwal_torch.suite.base import SAME, Suite, largest_difference
+from hwal_torch.suite.jobs import Trial
+from hwal_torch.suite.layouts import hold, overflow, train_normed, train_sometimes
+from hwal_torch.suite.tasks import train
+
+SHARDED = (
+    ("fsdp:full", 1),
+    ("fsdp:grad-op", 1),
+    ("fsdp:hybrid", 2),
+    ("fsdp:hybrid-grad-op", 2),
+    ("fsdp:full+offload", 1),
+    ("fsdp:hybrid", 1),
+)
+"""Strategy, and the machines it is tried on."""
+
+
+class StrategyTests(Suite):
+    """One process, DDP and every kind of FSDP train one and the same model."""
+
+    def sharding(self, *sizes: int) -> list[int]:
+        """Those of `sizes` at which the device can shard."""
+        if not self.resolved[0].caps.sharding:
+            pytest.skip(f"{self.device} cannot shard")
+        return self.worlds(*sizes)
+
+    @pytest.mark.parametrize(("strategy", "nodes"), SHARDED, ids=[f"{name}-{nodes}" for name, nodes in SHARDED])
+    @pytest.mark.parametrize("text", [False, True], ids=["rows", "text"])
+    def test_sharded_curve(self, tmp_path: Path, text: bool, strategy: str, nodes: int) -> None:
+        """P2: every fsdp strategy has the losses and the weights of one process, ragged ends and accumulation included."""
+        trial = Trial(text=text, blocks=3, epochs=2)
+        losses, samples = self.curve(1, trial, tmp_path / "one")
+        for size in self.sharding(*((4,) if nodes > 1 else (2, 3))):
+            for micro in (None, 1):
+                settings = Settings(precision="fp32", strategy=strategy, micro_batch=micro)
+                folder = tmp_path / f"{size}-{micro}"
+                other, also = self.curve(size, trial, folder, settings, nodes=nodes)
+                assert also == samples
+                assert largest_difference(other, losses) <= SAME, f"world {size}, micro-batch {micro}"
+
+    def test_sharded_momentum(self, tmp_path: Path) -> None:
+        """P2: an optimizer that is not Adam works on shards too."""
+        trial = Trial(text=True, blocks=2, optimizer="momentum")
+        losses, _ = self.curve(1, trial, tmp_path / "one")
+        for size in self.sharding(2, 3):
+            other, _ = self.curve(size, trial, tmp_path / str(size), sharded("fsdp:full"))
+            assert largest_difference(other, losses) <= SAME
+
+    def test_an_optimizer_that_cannot_work_on_shards(self, tmp_path: Path) -> None:
+        """An optimizer that torch cannot run on shards is an error that says what to do."""
+        (size,) = self.sharding(2)
+        for outcome in self.run(size, train, Trial(optimizer="adafactor"), folder=tmp_path, settings=sharded("fsdp:full")):
+            assert "ScriptError: Adafactor cannot work on sharded parameters" in (outcome.error or ""), outcome
+
+    def test_a_rank_holds_its_share(self, tmp_path: Path) -> None:
+        """Sharded, a rank holds a W-th of parameters and optimizer state; the blocks are units; tied weights stay tied."""
+        trial = Trial(text=True, blocks=3)
+        for size in self.sharding(2, 4):
+            ranks = self.results(size, hold, trial, folder=tmp_path / str(size), settings=sharded("fsdp:full"))
+            assert sum(rank["parameters"] for rank in ranks) - (size - 1) * 3 == ranks[0]["all"]  # 3 numbers stay whole
+            for rank in ranks:
+                assert rank["parameters"] <= ranks[0]["all"] / size * 1.2 + 3
+                assert rank["state"] == 2 * (rank["parameters"] - 3)
+                assert rank["units"] == 4 and rank["tied"]
+            if size == 4:
+                hybrid = self.results(size, hold, trial, folder=tmp_path / "hybrid", settings=sharded("fsdp:hybrid"), nodes=2)
+                halves = self.results(2, hold, trial, folder=tmp_path / "halves", settings=sharded("fsdp:full"))
+                assert [rank["parameters"] for rank in hybrid] == 2 * [rank["parameters"] for rank in halves]
+
+    @pytest.mark.parametrize("strategy", ["ddp", "fsdp:full", "fsdp:grad-op"])
+    def test_parameters_that_some_ranks_do_not_use(self, tmp_path: Path, strategy: str) -> None:
+        """P2: what weight decay and momentum do to parameters that few rows use, or none, is the same at every world."""
+        trial = Trial(batch=6)
+        one = self.results(1, train_sometimes, trial, folder=tmp_path / "one")[0]
+        for size in self.sharding(2, 3):
+            for micro in (None, 1):
+                settings = Settings(precision="fp32", strategy=strategy, micro_batch=micro)
+                for weights in self.results(
+                    size, train_sometimes, trial, folder=tmp_path / f"{size}-{micro}", settings=settings
+                ):
+                    for name, value in one.items():
+                        assert torch.allclose(weights[name], value, atol=2e-6), name
+
+    @pytest.mark.parametrize("strategy", ["ddp", "fsdp:full"])
+    def test_every_rank_evaluates_one_model(self, tmp_path: Path, strategy: str) -> None:
+        """Running statistics are rank 0's on every rank, so that all of them answer alike."""
+        (size,) = self.sharding(2)
+        ranks = self.results(size, train_normed, folder=tmp_path, settings=sharded(strategy))
+        for name, value in ranks[0].items():
+            assert torch.equal(ranks[1][name], value), name
+
+    @pytest.mark.parametrize("strategy", ["ddp", "fsdp:full"])
+    def test_an_overflow_on_one_rank(self, tmp_path: Path, strategy: str) -> None:
+        """P6: under fp16 a gradient that overflows in one rank's shard makes all of them leave the update out."""
+        try:
+            plan_for(self.device, 1, Settings(precision="fp16"))
+        except HwalError as error:
+            pytest.skip(f"{self.device}: {error.what}")
+        (size,) = self.sharding(2)
+        settings = Settings(precision="fp16", strategy=strategy)
+        for moved in self.results(size, overflow, folder=tmp_path, settings=settings):
+            assert max(moved) == 0
+
+
+def sharded(strategy: str) -> Settings:
+    """fp32 under a strategy."""
+    return Settings(precision="fp32", strategy=strategy)
