@@ -23,6 +23,15 @@ class Buffers:
                 if buffer.numel() and name not in module._non_persistent_buffers_set:
                     self._places.append((module, name))
 
+    def copies(self) -> list[torch.Tensor]:
+        """Their values now."""
+        return [getattr(module, name).clone() for module, name in self._places]
+
+    def put(self, values: list[torch.Tensor]) -> None:
+        """Overwrites them with what copies() gave."""
+        for (module, name), value in zip(self._places, values, strict=True):
+            getattr(module, name).copy_(value)
+
     def share(self) -> None:
         """Overwrites them with those of rank 0; every rank calls it."""
         if not self._places:

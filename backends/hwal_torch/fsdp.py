@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor
 
 from hwal.errors import ScriptError
 from hwal.runtime import Job
-from hwal_torch.blocks import find_blocks
+from hwal_torch.blocks import Blocks
 from hwal_torch.strategy import Strategy, not_brought_together, refuse_shared
 from hwal_torch.units import Unit
 
@@ -48,10 +48,9 @@ class FullyShard(Strategy):
 
     # before the loop
 
-    def move(self, model: nn.Module) -> str:
+    def shard(self, model: nn.Module, blocks: Blocks) -> None:
         refuse_shared(model, self._models)
         mesh = self._mesh = self._mesh or self._make_mesh()
-        blocks = find_blocks(model, self._job.plan.wrap)
         numbers = [parameter for parameter in model.parameters() if parameter.dim() == 0]
         offload = self.name.endswith(OFFLOAD)
         for part in (*reversed(blocks.modules), model):  # from the innermost outwards
@@ -73,7 +72,6 @@ class FullyShard(Strategy):
             register_fsdp_forward_method(model, "generate")
         self._models.append(model)
         self._numbers += numbers
-        return f"sharded: {blocks.why}"
 
     def _make_mesh(self) -> DeviceMesh:
         world = self._job.world

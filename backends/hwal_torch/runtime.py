@@ -12,21 +12,22 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
 
 from hwal.errors import ScriptError
 from hwal.runtime import Job, TorchRuntime
 from hwal.values import Decision
 from hwal_torch import checkpoint, optim, world
+from hwal_torch.blocks import find_blocks
 from hwal_torch.buffers import Buffers
 from hwal_torch.decide import decide_strategy, make_strategy
 from hwal_torch.feed import read
-from hwal_torch.fsdp import whole
 from hwal_torch.gradients import Gradients
 from hwal_torch.precision import Precision
 from hwal_torch.reading import Reading
+from hwal_torch.recompute import recompute_blocks
 from hwal_torch.seeding import HostRandom, mix, seed_host
+from hwal_torch.trouble import mixes_samples, never_stepped, not_finite
 from hwal_torch.units import Cut, Unit
 
 T = TypeVar("T")
@@ -63,6 +64,12 @@ class SharedTorchRuntime(TorchRuntime):
     def seed_device(self, seed: int) -> None:
         """Seeds the generators of the device itself; those of the host are seeded apart."""
 
+    def make_deterministic(self) -> str:
+        """Has every operation give the same bits each time it runs; returns how, in words. A device adds what it needs."""
+        torch.use_deterministic_algorithms(True)
+        torch.set_num_threads(1)  # a sum over several threads is another sum for each number of them
+        return "1 thread a process, and no operation whose result may vary"
+
     def to_device(self, batch: Any) -> Any:
         """A batch with its tensors on the device; containers and other leaves stay as they are."""
         return tree_map(lambda leaf: leaf.to(self.device, non_blocking=True) if hasattr(leaf, "to") else leaf, batch)
@@ -76,13 +83,16 @@ class SharedTorchRuntime(TorchRuntime):
             torch.set_num_threads(threads)
         self.device = self.open_device()
         self._on_host = self.device.type == "cpu"
+        if settings.deterministic:
+            self.say(f"deterministic: {self.make_deterministic()}")
         self.precision = Precision(plan.precision.value, self.device.type)
         if self.world_size > 1:
             collectives = self.job.caps.collectives
             assert collectives is not None, "make_plan refuses several processes without collectives"
             world.join(self.job.world, collectives, self.device, settings.start_timeout)
         self._take_strategy(decide_strategy(self.job))
-        self.gradients = Gradients(self.device, self.world_size, self.precision.scaler)
+        parts = settings.virtual_ranks if settings.deterministic else None
+        self.gradients = Gradients(self.device, self.world_size, self.precision.scaler, parts)
         self.backward = self.gradients.backward  # type: ignore[method-assign]  # what a step calls, without a detour
         self.autocast = self.precision.autocast  # type: ignore[method-assign]
         super().start()
@@ -124,10 +134,7 @@ class SharedTorchRuntime(TorchRuntime):
         names = optim.names_of(self.models)
         groups = [optim.group_names(optimizer, names) for optimizer in self.optimizers]
         for model in self.models:
-            if (how := self.strategy.move(model)) is not None:
-                self.say_once(how)
-            if not self.strategy.sharded:
-                self.place(model)
+            self._lay_out(model)
         parameters = self.parameters()
         for optimizer, group in zip(self.optimizers, groups, strict=True):
             optim.repoint(optimizer, group, parameters)
@@ -136,23 +143,30 @@ class SharedTorchRuntime(TorchRuntime):
         for model in self.models:
             self.strategy.install(model)
             self.buffers.add(model)
-            self._name_mixers(model)
+            if self.cut != Cut() and (mixing := mixes_samples(model)):
+                self.say_once(mixing)
         if self.world_size > 1:
             self.say_once(f"strategy {self.strategy_decision}")
+        if (cost := self.strategy.cost()) is not None:
+            self.say_once(cost)
         self.write_plan(strategy=self.strategy_decision)
         checkpoint.restore(self)
         return objects[0] if len(objects) == 1 else objects
 
-    def _name_mixers(self, model: nn.Module) -> None:
-        """Says once which layers mix the samples of a batch: they see another batch at another world size or micro-batch."""
-        if self.cut == Cut():
+    def _lay_out(self, model: nn.Module) -> None:
+        """Puts a model on the device, or this rank's part of it; has its blocks recomputed where that was asked for."""
+        settings, strategy = self.job.settings, self.strategy
+        if not (strategy.sharded or settings.compile or settings.grad_checkpoint):
+            self.place(model)
             return
-        mixing = [name for name, layer in model.named_modules() if isinstance(layer, _BatchNorm)]
-        if mixing:
-            self.say_once(
-                f"{', '.join(mixing[:3])}{' …' if len(mixing) > 3 else ''}: batch norm sees one micro-batch of one rank, "
-                "so the curve depends on how the global batch is cut; GroupNorm does not, and SyncBatchNorm spans the ranks"
-            )
+        blocks = find_blocks(model, self.job.plan.wrap)
+        if strategy.sharded:
+            strategy.shard(model, blocks)
+            self.say_once(f"sharded: {blocks.why}")
+        else:
+            self.place(model)
+        if settings.grad_checkpoint:
+            self.say_once(recompute_blocks(model, blocks))
 
     def place(self, model: nn.Module) -> None:
         """Moves a model to the device, in place."""
@@ -221,13 +235,13 @@ class SharedTorchRuntime(TorchRuntime):
             if unit.part is not None:
                 self._seed_part(unit.part)
             self.strategy.sync(unit)
-            gradients.open(unit)
+            gradients.open(unit, self.strategy)
             self._unit = unit
             yield batch if self._on_host else self.to_device(batch)
             self._unit = None
             if unit.last:
                 if gradients.waiting:
-                    raise _never_stepped()
+                    raise never_stepped()
                 gradients.close()
                 if gradients.stop:
                     self.preempt()
@@ -313,21 +327,8 @@ class SharedTorchRuntime(TorchRuntime):
             self.say(f"{told}: no update (--on-nan skip)")
             optimizer.zero_grad(set_to_none=True)
             return
-        raise ScriptError(
-            told,
-            where=f"epoch {self.epoch}, learning rate {float(optimizer.param_groups[0]['lr']):g}",
-            why=self._first_bad_parameter() + "; no update was made",
-            hint="a lower learning rate, clip=1.0 or --precision fp32; --on-nan skip leaves such batches out",
-        )
-
-    def _first_bad_parameter(self) -> str:
-        parameters = self.parameters()
-        for what, pick in (("", lambda p: p), ("the gradient of ", lambda p: p.grad)):
-            for name, parameter in parameters.items():
-                value = pick(parameter)
-                if value is not None and not bool(torch.isfinite(whole(value)).all()):
-                    return f"{what}{name} is the first that is not finite"
-        return "all parameters and gradients are finite"
+        where = f"epoch {self.epoch}, learning rate {float(optimizer.param_groups[0]['lr']):g}"
+        raise not_finite(told, where, self.parameters())
 
     def mean(self, total: Any, count: Any = 1) -> float:
         pair = torch.tensor([float(total), float(count)], dtype=torch.float64, device=self.device)
@@ -348,11 +349,3 @@ class SharedTorchRuntime(TorchRuntime):
         if text not in self._told:
             self._told.add(text)
             self.say(text)
-
-
-def _never_stepped() -> ScriptError:
-    return ScriptError(
-        "a global batch ended without rt.step()",
-        why="its gradients would leak into the next one",
-        hint="call rt.step(optimizer) after every rt.backward(loss); it knows when the global batch is complete",
-    )

@@ -9,16 +9,17 @@ import torch
 from torch import nn
 
 from hwal.errors import ScriptError
+from hwal_torch.blocks import Blocks
 from hwal_torch.units import Unit
 
 
 class Strategy(ABC):
-    """One way to train models on the ranks of a world. In the order of the calls: move, install; then for every micro-batch
-    sync; at the end of a global batch flags, reduced, check and clip.
+    """One way to train models on the ranks of a world. In the order of the calls: shard, where it is sharded, and install;
+    then sync for every micro-batch; at the end of a global batch flags, reduced, check, unscale and clip.
 
     Attributes:
         equal: whether all ranks must run equally many forwards (see units.Cut).
-        sharded: whether a rank holds a part of each parameter only, and move() puts it on the device.
+        sharded: whether a rank holds a part of each parameter only, and shard() puts that on the device.
         training: whether a backward will follow the next forward; false while an evaluation feed is read.
     """
 
@@ -27,17 +28,25 @@ class Strategy(ABC):
     sharded = False
     training = True
 
-    def move(self, model: nn.Module) -> str | None:
-        """Lays a model over the ranks, where that is more than to move it to the device; says how."""
-        return None
+    def shard(self, model: nn.Module, blocks: Blocks) -> None:
+        """Cuts a model over the ranks, its blocks one by one, and puts each rank's part on the device."""
+        raise NotImplementedError
 
     @abstractmethod
     def install(self, model: nn.Module) -> None:
         """Makes the model's gradients those of all ranks, summed; called once, after the model is on its device."""
 
+    def cost(self) -> str | None:
+        """What the installed models cost beyond what they must, in words."""
+        return None
+
     @abstractmethod
     def sync(self, unit: Unit) -> None:
         """Told before each forward which it is: the last one's backward must leave the gradients brought together."""
+
+    def went_back(self, unit: Unit) -> None:
+        """Told after each backward which forward it belongs to."""
+        return
 
     def flags(self) -> list[float]:
         """Numbers to be added up over the ranks, together with the losses."""

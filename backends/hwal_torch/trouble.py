@@ -1,0 +1,51 @@
+"""What a training loop runs into, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from hwal.errors import ScriptError
+from hwal_torch.fsdp import whole
+
+
+def mixes_samples(model: nn.Module) -> str | None:
+    """Which layers mix the samples of a batch, and so see another batch at another world size or micro-batch."""
+    mixing = [name for name, layer in model.named_modules() if isinstance(layer, _BatchNorm)]
+    if not mixing:
+        return None
+    return (
+        f"{', '.join(mixing[:3])}{' …' if len(mixing) > 3 else ''}: batch norm sees one micro-batch of one rank, "
+        "so the curve depends on how the global batch is cut; GroupNorm does not, and SyncBatchNorm spans the ranks"
+    )
+
+
+def not_finite(told: str, where: str, parameters: Mapping[str, nn.Parameter]) -> ScriptError:
+    """The error for a loss that is no number; every rank calls it, since each holds a part of sharded parameters."""
+    return ScriptError(
+        told,
+        where=where,
+        why=f"{_first_bad(parameters)}; no update was made",
+        hint="a lower learning rate, clip=1.0 or --precision fp32; --on-nan skip leaves such batches out",
+    )
+
+
+def _first_bad(parameters: Mapping[str, nn.Parameter]) -> str:
+    for what, pick in (("", lambda p: p), ("the gradient of ", lambda p: p.grad)):
+        for name, parameter in parameters.items():
+            value = pick(parameter)
+            if value is not None and not bool(torch.isfinite(whole(value)).all()):
+                return f"{what}{name} is the first that is not finite"
+    return "all parameters and gradients are finite"
+
+
+def never_stepped() -> ScriptError:
+    """The error for a global batch whose gradients would leak into the next one."""
+    return ScriptError(
+        "a global batch ended without rt.step()",
+        why="its gradients would leak into the next one",
+        hint="call rt.step(optimizer) after every rt.backward(loss); it knows when the global batch is complete",
+    )
