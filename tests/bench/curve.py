@@ -6,7 +6,8 @@ The job (curves/job.py) is a language model on lines of different lengths whose 
 fp32 with AdamW and clipping. Each contestant is a script of its own, written as its documentation says, and runs as real
 processes over gloo. Printed for each cell: the largest relative difference, over all steps, of the loss on held-out lines
 (one measure for all, so of the model itself), with a * where some global step trained on other samples than one process did;
-then the same for the loss that each script logs, and in how many steps of all cells the samples were the same.
+then the same for the loss that each script logs, and in how many steps of all cells the samples were the same. The first line
+is what rounding alone does: the loop by hand, with the rows of every batch turned round.
 """
 
 from __future__ import annotations
@@ -61,6 +62,11 @@ def main() -> None:
         flush=True,
     )
     with tempfile.TemporaryDirectory() as scratch:
+        by_hand = [
+            with_peer("hand", variant, Path(scratch) / "hand" / variant, 1, 1, args.steps)
+            for variant in ("as it is", "reversed")
+        ]
+        print(f"{'rounding alone':20}{largest_difference(by_hand[1].held_out, by_hand[0].held_out):9.0e}", flush=True)
         for name in args.contestants:
             run = CONTESTANTS[name]
             one = run(Path(scratch) / name / "one", 1, 1, args.steps)

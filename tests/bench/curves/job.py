@@ -59,13 +59,14 @@ def datasets() -> tuple[list[Sample], list[Sample]]:
     return samples[:ROWS], samples[ROWS : ROWS + HELD_OUT]
 
 
-def train_loader(batch: int, **options: Any) -> DataLoader[Any]:
-    options.setdefault("shuffle", "sampler" not in options)
-    return DataLoader(datasets()[0], batch_size=batch, collate_fn=collate, **options)  # type: ignore[arg-type]
+def train_loader(batch: int, sampler: Any = None, collate: Callable[[list[Sample]], Batch] = collate) -> DataLoader[Any]:
+    """A loader of the lines to train on, in random order unless a sampler is given."""
+    return DataLoader(datasets()[0], batch, shuffle=sampler is None, sampler=sampler, collate_fn=collate)  # type: ignore[arg-type]
 
 
 def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(model.parameters(), lr=1e-3)
+    # At 1e-3 this job is chaotic: after 100 steps a difference of the last bit doubles every 20, with any library or none.
+    return torch.optim.AdamW(model.parameters(), lr=3e-4)
 
 
 def loss_of(model: nn.Module, batch: Batch, reduction: str = "mean") -> Tensor:
