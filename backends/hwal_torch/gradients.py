@@ -6,6 +6,7 @@ batch was cut. World 1 without accumulation divides the loss before the backward
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -27,18 +28,23 @@ class Gradients:
         loss, count: of the last finished global batch: the mean loss, and what it was divided by (numbers or device scalars).
     """
 
-    def __init__(self, device: torch.device, world: int, scaler: torch.amp.GradScaler | None) -> None:
+    def __init__(
+        self, device: torch.device, world: int, scaler: torch.amp.GradScaler | None, ordered_parts: int | None = None
+    ) -> None:
+        """`ordered_parts`: the parts of a global batch whose sums are added in their order, at every world the same."""
         self._device = device
         self._on_host = device.type == "cpu"  # reading a number there waits for nothing
         self._dtype = torch.float32 if device.type in ("mps", "xla") else torch.float64  # those lack, or emulate, float64
         self._world = world
         self._scaler = scaler
+        self._parts = ordered_parts
         self._guess: float | None = (
             None  # fp16 divides by the largest global count so far, so that sums of many rows do not overflow
         )
         self._checked = False  # an optimizer has stepped, so that the scaler knows whether its gradients overflowed
         self._unit: Unit | None = None
-        self._sums: torch.Tensor | None = None
+        self._strategy: Strategy | None = None
+        self._sums: torch.Tensor | None = None  # a row (sum, count) for each ordered part, or one row
         self.went_back = False
         self._whole = False  # the global batch is one forward: nothing to sum up
         self._inverse: Any = 1.0
@@ -47,18 +53,19 @@ class Gradients:
         self.loss: Any = None
         self.count: Any = None
 
-    def open(self, unit: Unit) -> None:
+    def open(self, unit: Unit, strategy: Strategy) -> None:
         """A micro-batch begins."""
         self._unit = unit
+        self._strategy = strategy
         self.went_back = False
         if unit.first:
             self._sums = None
             self._checked = False
-            self._whole = unit.last and self._world == 1 and self._scaler is None
+            self._whole = unit.last and self._world == 1 and self._scaler is None and self._parts is None
 
     def backward(self, loss: Any) -> None:
-        unit = self._unit
-        if unit is None:
+        unit, strategy = self._unit, self._strategy
+        if unit is None or strategy is None:
             raise ScriptError("rt.backward() outside of a training feed", hint="for batch in rt.feed(loader): …")
         if self.went_back:
             raise ScriptError(
@@ -76,7 +83,7 @@ class Gradients:
             return
         if total is None:
             total = loss * count
-        self._add(total.detach(), count, unit.weight)
+        self._add(total.detach(), count, unit)
         if unit.weight != 1.0:
             total = total * unit.weight
         if self._scaler is not None:
@@ -84,39 +91,45 @@ class Gradients:
                 self._guess = self._first_guess(count, unit)
             total = self._scaler.scale(total / self._guess)
         total.backward()
+        strategy.went_back(unit)
 
     def _first_guess(self, count: Any, unit: Unit) -> float:
-        """The global count, from what all ranks' first micro-batches count for their rows."""
-        pair = torch.tensor([float(count), float(unit.rows)], dtype=self._dtype, device=self._device) * unit.weight
+        """The global count, from what all ranks' first micro-batches count for their rows; where the order of parts counts,
+        from the first part alone."""
+        weight = unit.weight if self._parts is None or unit.low == 0 else 0.0
+        pair = torch.tensor([float(count), float(unit.rows)], dtype=self._dtype, device=self._device) * weight
         if self._world > 1:
             dist.all_reduce(pair)
         counted, rows = pair.tolist()
         return max(counted * unit.total / rows, 1.0)
 
-    def _add(self, total: torch.Tensor, count: Any, weight: float) -> None:
-        pair = torch.zeros(3, dtype=self._dtype, device=self._device)
-        if weight:  # a ghost's loss may be anything, NaN too
-            pair[0], pair[1] = total, count
-        self._sums = pair if self._sums is None else self._sums + pair
+    def _add(self, total: torch.Tensor, count: Any, unit: Unit) -> None:
+        if self._sums is None:
+            self._sums = torch.zeros(self._parts or 1, 2, dtype=self._dtype, device=self._device)
+        if unit.weight:  # a ghost's loss may be anything, NaN too
+            pair = self._sums[unit.part if self._parts and unit.part is not None else 0]
+            pair[0] += total
+            pair[1] += count
 
     def reduce(self, stop: bool, strategy: Strategy) -> None:
-        """Brings (sum, count) of all ranks together, once a global batch; a third number carries any rank's wish to end, and
-        behind it stand the strategy's flags."""
+        """Brings (sum, count) of all ranks together, once a global batch; with them travel any rank's wish to end and the
+        strategy's flags."""
         self.waiting = False
         self.stop = stop
         if self._whole:
             return
-        assert self._sums is not None
         sums = self._sums
+        assert sums is not None
+        flags = strategy.flags()
         if self._world > 1:
-            sums[2] = float(stop)
-            flags = strategy.flags()
-            if flags:
-                sums = torch.cat([sums, torch.tensor(flags, dtype=self._dtype, device=self._device)])
-            dist.all_reduce(sums)
-            self.stop = bool(sums[2] > 0)
-            strategy.reduced(sums[3:].tolist() if flags else [])
-        total, count = sums[0], sums[1]
+            told = torch.tensor([float(stop), *flags], dtype=self._dtype, device=self._device)
+            told = torch.cat([sums.flatten(), told])
+            dist.all_reduce(told)  # each part's row is other than 0 on one rank only, so that nothing is rounded
+            sums = told[: sums.numel()].view_as(sums)
+            stopped, *flags = told[sums.numel() :].tolist()
+            self.stop = stopped > 0
+        strategy.reduced(flags)
+        total, count = functools.reduce(torch.add, sums)
         safe = torch.where(count == 0, 1.0, count)
         self.loss, self.count = total / safe, count
         divided = self._guess if self._scaler is not None and self._guess is not None else 1.0

@@ -15,7 +15,7 @@ class Unit(NamedTuple):
 
     Attributes:
         weight: 1.0; 0.0 for a ghost, a forward that only keeps this rank in step with the others.
-        part: the virtual rank whose random state it runs under, or None.
+        part: the virtual rank whose random state it runs under, a ghost's too; or None.
         first, last: whether it opens or closes its global batch on this rank.
         total: rows of the whole global batch.
     """
@@ -63,7 +63,9 @@ class Cut:
             need = max(len(self._spans(rank, total)) for rank in range(self.world)) if self.equal else min(total, 1)
             missing = max(0, need - len(spans)) if train else 0
         count = len(spans) + missing
-        rows = [(low, high, 1.0, part) for low, high, part in spans] + [(0, 1, 0.0, None)] * missing
+        parts = self.virtual_ranks
+        ghost = (0, 1, 0.0, -(-parts // total) - 1 if parts and total else None)  # as the part that has the first row
+        rows = [(low, high, 1.0, part) for low, high, part in spans] + [ghost] * missing
         return [Unit(*row, i == 0, i == count - 1, total) for i, row in enumerate(rows)]
 
     def _spans(self, rank: int, total: int) -> list[tuple[int, int, int | None]]:
