@@ -136,16 +136,17 @@ class FullyShard(Strategy):
             total = torch.stack(norms).norm()
             torch._foreach_mul_([*map(local, cut), *plain], torch.clamp(largest / (total + 1e-6), max=1.0))
 
-    def explain(self, error: RuntimeError, optimizer: torch.optim.Optimizer) -> ScriptError | None:
+    def explain(self, error: BaseException | None, optimizer: torch.optim.Optimizer | None = None) -> ScriptError | None:
         text = str(error)
-        if not any(word in text for word in ("DTensor", "placement", "Sharding", "sharding")):
+        if not isinstance(error, RuntimeError) or not any(word in text for word in ("DTensor", "placement", "harding")):
             return None
-        return ScriptError(
-            f"{type(optimizer).__name__} cannot work on sharded parameters",
-            where=f"--strategy {self.name}",
-            why=f"torch {torch.__version__}: {text.splitlines()[0]}",
-            hint="another optimizer (AdamW, SGD); or --strategy ddp",
-        )
+        if optimizer is None:
+            what = "a parameter was used that is sharded over the ranks"
+            hint = "call model(x), which gathers them; not its parts, nor its parameters; or --strategy ddp"
+        else:
+            what = f"{type(optimizer).__name__} cannot work on sharded parameters"
+            hint = "another optimizer (AdamW, SGD); or --strategy ddp"
+        return ScriptError(what, where=f"--strategy {self.name}", why=text.splitlines()[0], hint=hint)
 
     def rest(self) -> None:
         for model in self._models:

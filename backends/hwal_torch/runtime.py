@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from types import TracebackType
 from typing import Any, TypeVar
 
 import torch
@@ -107,6 +108,11 @@ class SharedTorchRuntime(TorchRuntime):
     def end(self, error: BaseException | None = None) -> None:
         super().end(error)
         world.leave()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        super().__exit__(kind, error, trace)
+        if (told := self.strategy.explain(error)) is not None:
+            raise told.with_traceback(trace) from None  # the script's line is found there
 
     # before the loop
 

@@ -68,8 +68,8 @@ class Strategy(ABC):
         """Scales gradients down so that their norm, over all parameters and ranks, is `largest` at the most."""
         nn.utils.clip_grad_norm_(parameters, largest)
 
-    def explain(self, error: RuntimeError, optimizer: torch.optim.Optimizer) -> ScriptError | None:
-        """What an error of the optimizer's step means, where the strategy is behind it."""
+    def explain(self, error: BaseException | None, optimizer: torch.optim.Optimizer | None = None) -> ScriptError | None:
+        """What an error of the script's, or of an optimizer's step, means where the strategy is behind it."""
         return None
 
     def rest(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from hwal_torch.harness import plan_for
 from hwal_torch.suite.base import SAME, Suite, largest_difference
 from hwal_torch.suite.jobs import Trial
 from hwal_torch.suite.layouts import hold, overflow, train_normed, train_sometimes
-from hwal_torch.suite.tasks import train
+from hwal_torch.suite.tasks import alone, train
 
 SHARDED = (
     ("fsdp:full", 1),
@@ -111,6 +112,38 @@ class StrategyTests(Suite):
         settings = Settings(precision="fp16", strategy=strategy)
         for moved in self.results(size, overflow, folder=tmp_path, settings=settings):
             assert max(moved) == 0
+
+    @pytest.mark.parametrize(
+        ("kind", "told"),
+        [
+            ("never prepared", "a gradient of this step was not brought together"),
+            ("called in parts", "a parameter was used that is sharded over the ranks"),
+        ],
+    )
+    def test_no_rank_trains_a_shard_alone(self, tmp_path: Path, kind: str, told: str) -> None:
+        """P2: what cannot be brought together under FSDP is an error on every rank."""
+        (size,) = self.sharding(2)
+        for outcome in self.run(size, alone, kind, folder=tmp_path, settings=sharded("fsdp:full")):
+            assert f"ScriptError: {told}" in (outcome.error or ""), outcome
+
+    def test_unfrozen_later(self, tmp_path: Path) -> None:
+        """P2: a parameter that is unfrozen after prepare trains under FSDP as it does in one process."""
+        one = self.results(1, alone, "unfrozen later", folder=tmp_path / "one")[0]
+        for size in self.sharding(2, 3):
+            for weights in self.results(
+                size, alone, "unfrozen later", folder=tmp_path / str(size), settings=sharded("fsdp:full")
+            ):
+                assert all(torch.allclose(weights[name], value, atol=1e-6) for name, value in one.items())
+
+    @pytest.mark.parametrize("strategy", ["single", "ddp", "fsdp:full"])
+    def test_recomputed_blocks(self, tmp_path: Path, strategy: str) -> None:
+        """--grad-checkpoint changes nothing of the curve, to the bit, with dropout too."""
+        size = 1 if strategy == "single" else self.sharding(2)[0]
+        trial = Trial(text=True, blocks=3, dropout=0.2)
+        settings = Settings(precision="fp32", strategy=strategy, virtual_ranks=4)
+        losses, _ = self.curve(size, trial, tmp_path / "kept", settings)
+        again, _ = self.curve(size, trial, tmp_path / "recomputed", replace(settings, grad_checkpoint=True))
+        assert again == losses
 
 
 def sharded(strategy: str) -> Settings:
