@@ -230,6 +230,16 @@ def human(number: float) -> str:
     return _three(number)
 
 
+def size(number: int | None) -> str:
+    """Bytes as `7.6 GiB`."""
+    if number is None:
+        return "?"
+    for power, unit in ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")):
+        if number >= 1024**power:
+            return f"{number / 1024**power:.1f} {unit}"
+    return f"{number} B"
+
+
 def _three(number: float) -> str:
     size = abs(number)
     return f"{number:.0f}" if size >= 99.95 else f"{number:.1f}" if size >= 9.995 else f"{number:.2f}"

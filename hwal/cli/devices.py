@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from hwal.cli import show
 from hwal.cli.parser import Exit, Parser
+from hwal.display import size
 from hwal.env import TOPOLOGY
 from hwal.errors import EXIT_OK, DeviceError
 from hwal.survey import Survey, survey
@@ -148,16 +149,6 @@ def _links(links: Sequence[Link], width: int) -> list[str]:
         peer = "" if link.p2p is None else ", p2p" if link.p2p else ", no p2p"
         groups.setdefault(f"{link.class_ or 'unknown'}{speed}{peer} (from {link.source})", []).append(f"{link.a}-{link.b}")
     return [line for kind, pairs in groups.items() for line in _fill(f"links {kind}: {' '.join(pairs)}", width, "  ")]
-
-
-def size(number: int | None) -> str:
-    """`7.6 GiB`."""
-    if number is None:
-        return "?"
-    for power, unit in ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")):
-        if number >= 1024**power:
-            return f"{number / 1024**power:.1f} {unit}"
-    return f"{number} B"
 
 
 def ranges(numbers: Iterable[int]) -> str:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from hwal.cli.devices import ranges, size, table
+from hwal.cli.devices import ranges, table
+from hwal.display import size
 from hwal.topology import Device, Link
 from hwal.values import Choice, HostFacts, Machine, Probe, Target
 from tests.cli.paper import BLOCKED, CPU, MACHINE, Result
