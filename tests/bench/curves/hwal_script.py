@@ -1,4 +1,7 @@
-"""curve.py's job with hwal. Processes, strategy and accumulation (`--micro-batch`) are flags of `hwal train`."""
+"""curve.py's job with hwal. Processes, strategy and accumulation (`--micro-batch`) are flags of `hwal train`.
+
+Variant "timed" evaluates nothing between the steps, "weights" notes the weights in the end (of a model that is not sharded).
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,10 @@ def main() -> None:
                 notes.saw(batch)
                 rt.backward((loss_of(model, batch, "sum"), tokens_in(batch)))
                 if rt.step(optimizer, clip=1.0):
-                    notes.stepped(None, evaluate)  # the loss is in metrics.jsonl
+                    # the loss is in metrics.jsonl
+                    notes.stepped(None, evaluate if args.variant != "timed" else lambda: 0.0)
+        if args.variant == "weights":
+            notes.ended(model)
         notes.write()
 
 

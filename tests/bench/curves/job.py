@@ -6,6 +6,7 @@ Model, data, loss and optimizer are the same for all; each script adds what its 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -104,6 +105,7 @@ class Notes:
     def __init__(self, out: Path, rank: int, steps: int) -> None:
         self.path = out / f"rank-{rank}.json"
         self.steps = steps
+        self.weights = ""
         self.lines: list[dict[str, Any]] = []
         self.ids: list[int] = []
 
@@ -118,6 +120,11 @@ class Notes:
     def full(self) -> bool:
         return len(self.lines) >= self.steps
 
+    def ended(self, model: nn.Module) -> None:
+        """Notes the weights, for a comparison to the bit."""
+        tensors = [tensor.detach().numpy().tobytes() for tensor in model.state_dict().values()]
+        self.weights = hashlib.sha256(b"".join(tensors)).hexdigest()
+
     def write(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.write_text(json.dumps(self.lines), encoding="utf-8")
+        self.path.write_text(json.dumps({"steps": self.lines, "weights": self.weights}), encoding="utf-8")

@@ -19,13 +19,14 @@ GLOBAL_BATCH = 48  # job.GLOBAL_BATCH; job imports torch, which this process doe
 class Curve:
     """A run: for each global step the loss that the script logs, the loss on held-out lines, how often each sample was seen.
 
-    `seconds` is hwal's time of each step; empty for others.
+    `seconds` is hwal's time of each step; empty for others. `weights` are the digests of all ranks' weights, where noted.
     """
 
     losses: tuple[float, ...]
     held_out: tuple[float, ...]
     samples: tuple[Counter[int], ...]
     seconds: tuple[float, ...] = ()
+    weights: tuple[str, ...] = ()
 
 
 def environment() -> dict[str, str]:
@@ -58,13 +59,15 @@ def peer(name: str, out: Path, world: int, script: list[str]) -> Curve:
 
 
 def read(out: Path, world: int, losses: tuple[float, ...] = (), seconds: tuple[float, ...] = ()) -> Curve:
-    ranks = [json.loads((out / f"rank-{rank}.json").read_text(encoding="utf-8")) for rank in range(world)]
+    notes = [json.loads((out / f"rank-{rank}.json").read_text(encoding="utf-8")) for rank in range(world)]
+    ranks = [rank["steps"] for rank in notes]
     steps = range(len(ranks[0]))
     return Curve(
         losses or tuple(ranks[0][step]["loss"] for step in steps),
         tuple(ranks[0][step]["held_out"] for step in steps),
         tuple(Counter(i for rank in ranks for i in rank[step]["ids"]) for step in steps),
         seconds,
+        tuple(rank["weights"] for rank in notes),
     )
 
 
