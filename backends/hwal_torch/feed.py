@@ -54,8 +54,10 @@ def _read_indexed(loader: DataLoader[Any], reading: Reading) -> Iterator[Fed]:
                     chosen = indices[unit.low : unit.high]
                     if loader.num_workers:
                         yield Indices(chosen, [mix(reading.seed, before + row) for row in range(unit.low, unit.high)])
-                    else:
-                        yield chosen
+                        continue
+                    if unit.part is not None:  # the loader reads these rows right after it gets their indices
+                        seed_host(mix(reading.seed, number, unit.part))
+                    yield chosen
             before += len(indices)
 
     dataset = SeededDataset(loader.dataset) if loader.num_workers else loader.dataset
@@ -77,7 +79,7 @@ class Indices(list[int]):
 class SeededDataset(Dataset[Any]):
     """In a loader's worker: every sample is read under a seed of its own, so that random augmentation does not depend
     on the world, the micro-batch or which worker reads it. In the main process this would cost 7 µs a sample, and the
-    random state of the step serves instead."""
+    random state of the step serves instead, or that of a virtual rank."""
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset

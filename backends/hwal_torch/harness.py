@@ -112,6 +112,7 @@ def _rank(
     def answer(**what: Any) -> None:  # plain pickle: torch's own would share memory with a process that is about to end
         answers.put(pickle.dumps(Outcome(rank, **what)))
 
+    multiprocessing.set_start_method(None, force=True)  # a loader's workers start as under a script, not as this process did
     os.environ["HWAL_PROGRESS"] = "off"
     local = plan.local_size
     place = World(rank, size, rank % local, local, "suite", "127.0.0.1", port)

@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from hwal.errors import ScriptError
 from hwal_torch.order import order_of
 from hwal_torch.reading import Fed, Reading, rebuilt, regrouped
-from hwal_torch.seeding import seeded
+from hwal_torch.seeding import mix, seed_host
 from hwal_torch.units import Unit
 
 
@@ -35,12 +35,26 @@ def read_whole(loader: DataLoader[Any], reading: Reading, say: Callable[[str], N
         kind = Samples(loader.collate_fn, reading)
     # Workers cut, unless batches of several of them may have to be joined.
     collate = kind.made if reading.regroups else kind
-    batches = iter(rebuilt(loader, reading, dataset=loader.dataset, collate_fn=collate, **parts))
-    with seeded(reading.seed):  # what was read before is read again, and draws as it did then: not from the step to come
-        for _ in range(reading.skip):
-            next(batches, None)
+    again = rebuilt(loader, reading, dataset=loader.dataset, collate_fn=collate, **parts)
+    batches = iter(again) if loader.num_workers else _drawing_alike(again, reading)
+    for _ in range(reading.skip):  # what was read before is read again
+        next(batches, None)
     for fed in map(kind.cut, regrouped(batches, reading, kind.rows, kind.join)) if reading.regroups else batches:
         yield from fed
+
+
+def _drawing_alike(loader: DataLoader[Any], reading: Reading) -> Iterator[Any]:
+    """Reads in this process. A data set may draw as it is read, its order too: that must be the same on every rank. What the
+    forward draws then must not."""
+    seed_host(reading.seed)
+    batches = iter(loader)
+    for number in range(1 << 62):
+        seed_host(mix(reading.seed, number))
+        batch = next(batches, None)
+        seed_host(mix(reading.seed, number, reading.cut.rank))
+        if batch is None:
+            return
+        yield batch
 
 
 @dataclass(frozen=True)
@@ -88,6 +102,18 @@ class Samples(Batches):
 
     def part(self, batch: Any, unit: Unit) -> Any:
         return self.collate(batch[unit.low : unit.high])
+
+    def cut(self, batch: Any) -> list[Fed]:
+        if self.collate is default_collate:
+            return super().cut(batch)
+        # Another may draw: for each forward by itself, so that reading goes on from the same state on every rank.
+        seed = int(torch.randint(1 << 62, ()))
+        fed = []
+        for unit in self.reading.cut.units(len(batch), self.reading.train):
+            seed_host(mix(seed, unit.low))
+            fed.append((unit, self.part(batch, unit)))
+        seed_host(mix(seed, len(batch)))
+        return fed
 
 
 class WholeBatches(Batches):
