@@ -4,10 +4,10 @@
 
 The job (curves/job.py) is a language model on lines of different lengths whose number the global batch does not divide, in
 fp32 with AdamW and clipping. Each contestant is a script of its own, written as its documentation says, and runs as real
-processes over gloo. Printed for each cell: the largest relative difference, over all steps, of the loss on held-out lines
-(one measure for all, so of the model itself), with a * where some global step trained on other samples than one process did;
-then the same for the loss that each script logs, and in how many steps of all cells the samples were the same. The first line
-is what rounding alone does: the loop by hand, with the rows of every batch turned round.
+processes over gloo. Printed for each cell: the largest relative difference of the loss on held-out lines, taken every ten
+steps (one measure for all, so of the model itself), with a * where some step trained on other samples than one process did;
+then the same for the loss that each script logs, and in how many steps of all cells the samples were the same. The first
+line is what rounding alone does: the loop by hand, with the rows of every batch turned round.
 """
 
 from __future__ import annotations

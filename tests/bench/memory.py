@@ -25,7 +25,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["MALLOC_MMAP_THRESHOLD_"] = "65536"
 
 import torch
-from torch import Tensor, nn
+from stack import MIB, Stack, forget_the_peak, status
+from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from hwal.env import Settings
@@ -33,35 +34,7 @@ from hwal.runtime import TorchRuntime
 from hwal_torch.fsdp import local
 from hwal_torch.harness import run_world
 
-MIB = 2**20
 STEPS = 3
-
-
-class Block(nn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.down(nn.functional.gelu(self.up(self.norm(x))))
-
-
-class Stack(nn.Module):
-    def __init__(self, blocks: int, width: int) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(Block(width) for _ in range(blocks))
-        self.head = nn.Linear(width, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        for block in self.blocks:
-            x = block(x)
-        return self.head(x)
-
-
-def status(*names: str) -> list[int]:
-    """Bytes of these lines of /proc/self/status."""
-    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines())
-    return [int(lines[name].split()[0]) * 1024 for name in names]
 
 
 def bytes_of(tensors: list[Any]) -> int:
@@ -83,7 +56,7 @@ def train(rt: TorchRuntime, blocks: int, width: int) -> dict[str, int]:
     tensors = 0
     for (x,) in rt.feed(loader):
         if rt.steps_done == STEPS - 1:
-            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # VmHWM begins anew
+            forget_the_peak()
         rt.backward(model(x).pow(2).mean())
         parameters = list(model.parameters())
         state = [value for slots in optimizer.state.values() for value in slots.values()]

@@ -64,7 +64,7 @@ def read(out: Path, world: int, losses: tuple[float, ...] = (), seconds: tuple[f
     steps = range(len(ranks[0]))
     return Curve(
         losses or tuple(ranks[0][step]["loss"] for step in steps),
-        tuple(ranks[0][step]["held_out"] for step in steps),
+        tuple(ranks[0][step]["held_out"] for step in steps if ranks[0][step]["held_out"] is not None),
         tuple(Counter(i for rank in ranks for i in rank[step]["ids"]) for step in steps),
         seconds,
         tuple(rank["weights"] for rank in notes),
