@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 
 from hwal.choose import choose
-from hwal.env import DEVICE, PROCESSES, TOPOLOGY, Settings, strangers
+from hwal.env import DEVICE, PROCESSES, SETTINGS, TOPOLOGY, Settings, strangers
 from hwal.errors import HwalError, ScriptError, UsageError, VersionError, WorldError, nearest
 from hwal.host import Host
 from hwal.launch.build import keep_threads
@@ -20,6 +20,7 @@ from hwal.plan import make_plan
 from hwal.registry import Registry
 from hwal.rundir import choose_run_dir, is_new, make_run_dir
 from hwal.runtime import Backend, Job, Runtime, guard_spawned
+from hwal.strategy_file import take_file
 from hwal.survey import survey
 from hwal.values import AUTO, Choice, Decision, Plan, Request, World
 
@@ -43,7 +44,7 @@ def begin(framework: str | None, environ: MutableMapping[str, str]) -> Runtime:
     check_size(world, environ)
     given = read_plan(environ)
     if given is None:
-        laid = _lay(framework, settings, world, environ)
+        settings, laid = _lay(framework, settings, world, environ)
         take_place(laid.plan.processes[world.local_rank % laid.plan.local_size], environ)
         for name, value in laid.backend.environment(laid.plan).items():
             environ.setdefault(name, value)
@@ -130,15 +131,23 @@ def runtime_class(backend: Backend, framework: Decision) -> type[Runtime]:
     return cls
 
 
-def _lay(framework: str | None, settings: Settings, world: World, environ: Mapping[str, str]) -> Laid:
-    """The plan of a script that no launcher of hwal's started: detect, choose and plan happen right here, on every rank."""
+def _lay(framework: str | None, settings: Settings, world: World, environ: Mapping[str, str]) -> tuple[Settings, Laid]:
+    """The plan of a script that no launcher of hwal's started: detect, choose and plan happen right here, on every rank.
+
+    And the settings, with those of the file that --strategy names.
+    """
+    name = settings.strategy
+    settings, file, told = take_file(settings, {row.field for row in SETTINGS if environ.get(row.variable)})
+    if file is not None and file.processes not in (None, world.local_size):
+        told += (f"{world.local_size} process(es) here, not the {file.processes} of {name}: hwal train starts as many",)
     found = survey(environ.get(TOPOLOGY) or None, environ.get(DEVICE) or AUTO)
     choice = choose(found.target, found.probes, found.backends)
     backend = found.backends[choice.backend]
-    request = Request(target=found.target, processes=world.local_size, settings=settings)
+    wrap = None if file is None else file.wrap
+    request = Request(target=found.target, processes=world.local_size, wrap=wrap, settings=settings)
     plan = make_plan(choice, backend.caps, request, decide(framework, sys.modules), world.nodes)
     plan, notes = keep_threads(plan, environ)
-    return Laid(plan, backend, _lines(choice, plan, world, (*strangers(environ), *plan.notes, *notes)))
+    return settings, Laid(plan, backend, _lines(choice, plan, world, (*told, *strangers(environ), *plan.notes, *notes)))
 
 
 def decide(framework: str | None, modules: Mapping[str, object]) -> Decision:

@@ -17,7 +17,7 @@ from hwal import registry, starting, worker
 from hwal.errors import DeviceError, HwalError, PlanError, ScriptError, UsageError, VersionError, WorldError
 from hwal.launch.place import read_plan, take_place
 from hwal.runtime import Runtime
-from hwal.values import Decision, Process
+from hwal.values import Decision, Process, Wrap
 
 from .launch.plans import plan
 
@@ -70,6 +70,19 @@ def test_hwal_trains_plan_is_used_and_not_told_twice(
     runtime = start("torch")
     assert runtime.job.plan == plan(threads=3) and runtime.run_dir == tmp_path / "run"
     assert capsys.readouterr().err == ""
+
+
+def test_plain_python_takes_an_fsdp_config_file_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    keys = {"distributed_type": "FSDP", "num_processes": 4, "mixed_precision": "no"}
+    inner = {"sharding_strategy": 3, "activation_checkpointing": True, "min_num_params": 500}
+    (tmp_path / "f.json").write_text(json.dumps({**keys, "fsdp_config": inner}))
+    monkeypatch.setenv("HWAL_STRATEGY", "f.json")
+    job = start().job
+    assert (job.plan.strategy.value, job.plan.precision.value, job.plan.wrap) == ("single", "fp32", Wrap(min_params=500))
+    assert job.settings.grad_checkpoint and job.settings.strategy == "ddp"
+    assert "note: 1 process(es) here, not the 4 of f.json: hwal train starts as many\n" in capsys.readouterr().err
 
 
 def test_the_plan_may_be_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

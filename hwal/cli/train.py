@@ -22,6 +22,7 @@ from hwal.launch.world import read_world
 from hwal.plan import make_plan
 from hwal.plan.given import choice_of, read_plan
 from hwal.rundir import choose_run_dir, is_new, make_run_dir
+from hwal.strategy_file import take_file
 from hwal.survey import Survey, survey
 from hwal.values import AUTO, Choice, Launch, Plan, Process, Request, World
 
@@ -37,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
     environ = os.environ
     progress_mode(environ)  # a wrong one is told now, not by every rank
     world = read_world(environ)
-    request, notes = _request(given, environ)
+    request, notes = _request(given, environ, world)
     found = survey(environ.get(TOPOLOGY) or None, given.flags.get("device") or environ.get(DEVICE) or AUTO)
     request = replace(request, target=found.target)
     source = None if request.script is None else read_source(request.script)
@@ -65,10 +66,19 @@ def main(argv: Sequence[str]) -> int:
 # from the command line to a Request
 
 
-def _request(given: Given, environ: Mapping[str, str]) -> tuple[Request, tuple[str, ...]]:
+def _request(given: Given, environ: Mapping[str, str], world: World) -> tuple[Request, tuple[str, ...]]:
     """The Request, its target still open, and what should be told about it."""
     flags, script = given.flags, given.script
     settings, notes = _settings(given, environ)
+    name, explicit = settings.strategy, {row.field for row in SETTINGS if row.field in flags or environ.get(row.variable)}
+    settings, file, told = take_file(settings, explicit)
+    notes += told
+    processes = flags.get("processes")
+    if file is not None and file.processes is not None:
+        if processes is None and world.launcher == "none":
+            processes = file.processes
+        elif file.processes != (started := processes or world.local_size):
+            notes += (f"{started} process(es) here, not the {file.processes} of {name}",)
     own = recipe_arguments(given)
     late = [name for name in given.arguments if name in NOT_THE_SCRIPTS]
     if late:
@@ -76,11 +86,12 @@ def _request(given: Given, environ: Mapping[str, str]) -> tuple[Request, tuple[s
     request = Request(
         script=script,
         arguments=given.arguments or own,
-        processes=flags.get("processes"),
+        processes=processes,
         engine=flags.get("engine") or AUTO,
         engine_arguments=_words(flags.get("engine_args")),
         framework=flags.get("framework"),
         plan=flags.get("plan"),
+        wrap=None if file is None else file.wrap,
         settings=settings,
     )
     return request, notes

@@ -22,7 +22,7 @@ def decide_strategy(asked: str, world: int, caps: Caps, backend: str) -> Decisio
         raise UsageError(
             f"unknown strategy {name!r}; there are {', '.join(STRATEGIES)}",
             where=where,
-            hint=f"did you mean {near}?" if near else None,
+            hint=f"did you mean {near}?" if near else "an FSDP config file's name ends in .yaml or .json",
         )
     sharded = is_sharded(name)
     if name != asked and not sharded:
@@ -52,6 +52,11 @@ def decide_strategy(asked: str, world: int, caps: Caps, backend: str) -> Decisio
             asked, f"asked for; within one machine the same as {asked.replace('hybrid-', '').replace('hybrid', 'full')}"
         )
     return Decision(asked, "asked for")
+
+
+def is_file_name(strategy: str) -> bool:
+    """Whether --strategy names a file: no strategy's name has such an ending, or a slash."""
+    return strategy.lower().endswith((".yaml", ".yml", ".json")) or "/" in strategy or "\\" in strategy
 
 
 def mesh_of(strategy: str, nodes: int, local: int) -> dict[str, int]:

@@ -202,6 +202,31 @@ hwal: error: +offload keeps shards in the host's memory, and one process has non
   where: --strategy fsdp:full+offload
   try:   -n 2 or more; in one process --grad-checkpoint and a smaller --micro-batch save memory
 
+$ hwal train --strategy fsdp.yaml s.py
+2
+hwal: error: the FSDP config file cannot be read: No such file or directory
+  where: --strategy fsdp.yaml
+  try:   the path of a file that accelerate config wrote, or of a Trainer's fsdp_config
+
+$ hwal train --strategy ./ s.py
+2
+hwal: error: the FSDP config file cannot be read: Is a directory
+  where: --strategy ./
+  try:   the path of a file that accelerate config wrote, or of a Trainer's fsdp_config
+
+$ hwal train --strategy empty.json s.py
+2
+hwal: error: the file configures no FSDP
+  where: --strategy empty.json
+  why:   it is empty
+  try:   a file with fsdp_config, as accelerate config writes it; without FSDP, --strategy ddp
+
+$ HWAL_STRATEGY=xx hwal train s.py
+2
+hwal: error: unknown strategy 'xx'; there are auto, single, ddp, fsdp:full, fsdp:grad-op, fsdp:hybrid, fsdp:hybrid-grad-op
+  where: --strategy xx
+  try:   an FSDP config file's name ends in .yaml or .json
+
 $ hwal train --virtual-ranks 4 -n 3 s.py
 2
 hwal: error: virtual ranks must be a multiple of the world size: 4 = 1 × 3 + 1

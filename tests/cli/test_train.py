@@ -11,7 +11,7 @@ import pytest
 
 from hwal.cli.flags import SETTING_GROUPS, read, recipe_arguments, spellings
 from hwal.env import SETTINGS
-from hwal.values import Launch, Plan
+from hwal.values import Decision, Launch, Plan, Wrap
 from tests.cli.paper import Result
 
 Hwal = Callable[..., Result]
@@ -168,6 +168,38 @@ def test_joining_a_world_that_is_there(hwal: Hwal, script: str, monkeypatch: pyt
     assert result.err == "", "rank 0 tells, the others are silent"
     monkeypatch.setenv("RANK", "0")
     assert "on each of 2 machines" in hwal("train", "--dry-run", script).err
+
+
+FSDP = """\
+distributed_type: FSDP
+fsdp_config:
+  fsdp_activation_checkpointing: true
+  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
+  fsdp_forward_prefetch: true
+  fsdp_transformer_layer_cls_to_wrap: Block
+  fsdp_version: 2
+mixed_precision: bf16
+num_processes: 2
+"""
+
+
+def test_an_fsdp_config_file_is_a_strategy(hwal: Hwal, script: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "f.yaml").write_text(FSDP)
+    monkeypatch.setenv("HWAL_STRATEGY", "f.yaml")
+    result = hwal("train", "--dry-run", script)
+    document = json.loads(result.out)
+    plan = Plan.from_dict(document["plan"])
+    assert plan.strategy == Decision("fsdp:full", "asked for")
+    assert (plan.local_size, dict(plan.mesh), plan.wrap) == (2, {"fsdp": 2}, Wrap(("Block",)))
+    assert plan.precision.value == "bf16"
+    env = env_of(document)
+    assert (env["HWAL_STRATEGY"], env["HWAL_GRAD_CHECKPOINT"], env["HWAL_PRECISION"]) == ("fsdp:full", "1", "bf16")
+    assert "hwal: note: strategy fsdp:full, from f.yaml\n" in result.err
+    assert "hwal: note: f.yaml: fsdp_forward_prefetch has no counterpart here: FSDP2 gathers" in result.err
+    result = hwal("train", "--dry-run", "-n", "3", "--precision", "fp32", "--strategy", "f.yaml", script)
+    assert Plan.from_dict(json.loads(result.out)["plan"]).local_size == 3
+    assert "hwal: note: --precision fp32 overrides f.yaml, which says bf16\n" in result.err
+    assert "hwal: note: 3 process(es) here, not the 2 of f.yaml\n" in result.err
 
 
 @pytest.mark.parametrize(("nodes", "most"), [("2", 2), ("1:4", 4)])
