@@ -1,15 +1,14 @@
 """Where checkpoints live and how one becomes whole: written aside, checksummed, renamed. What is inside is the framework's.
 
 run_dir/checkpoints/step-00000100/
-    hwal.json          position, versions, sha256 and size of every other file; written last
+    hwal.json          position, metrics, versions, sha256 and size of every other file; written last
     model.safetensors  …
 """
 
 from __future__ import annotations
 
-import errno
 import hashlib
-import os
+import json
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -18,15 +17,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hwal.errors import CheckpointError, OutputError, UsageError
-from hwal.record import Record
+from hwal.aside import aside, replace_folder, sync, tidy
+from hwal.errors import CheckpointError, OutputError, RecordError
+from hwal.record import Record, parse_json
+from hwal.retention import kept, read_keep
 
 MANIFEST = "hwal.json"
 PREEMPTED = "preempted.json"
-FORMAT = 1
+FORMAT = 2  # 1 had no metrics, its tensors in two files, and nothing of a module but its state; it is read too
 
 FINISHED = re.compile(r"step-(\d+)")
-LEFTOVER = re.compile(r"\.(?P<name>.+)\.(?P<pid>\d+)\.(?P<kind>tmp|old)")  # being written, or being replaced
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,7 @@ class Manifest(Record):
     Attributes:
         files: path inside the folder, with forward slashes -> size and checksum.
         versions: package -> version. about: the framework's own.
+        metrics: the values that --keep's metrics last had.
         digest: sha256 of the manifest itself, printed with this field empty.
     """
 
@@ -70,20 +71,26 @@ class Manifest(Record):
     framework: str
     versions: Mapping[str, str] = field(default_factory=dict)
     about: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
     format: int = FORMAT
     digest: str = ""
 
     def sealed(self) -> Manifest:
         """The same with its digest."""
-        return replace(self, digest=hashlib.sha256(replace(self, digest="").to_json().encode()).hexdigest())
+        return replace(self, digest=digest(self.to_dict()))
 
 
 class Checkpoints:
-    """The checkpoints of one run. One process writes into its folder."""
+    """The checkpoints of one run. One process makes and removes them; others may write into one that is in the making.
+
+    Attributes:
+        keep: which of them stay.
+    """
 
     def __init__(self, folder: Path, keep: str | None = None) -> None:
         self.folder = folder
-        self.keep = keep_last(keep)
+        self.keep = read_keep(keep)
+        self._damaged: set[Path] = set()
 
     def path(self, step: int) -> Path:
         return self.folder / f"step-{step:08d}"
@@ -102,15 +109,16 @@ class Checkpoints:
                 why="a checkpoint takes the place of the whole folder",
                 hint="a path of its own, or rt.save() without one",
             )
-        aside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+        folder = aside(target)
         try:
             tidy(target.parent, target.name)
-            aside.mkdir(parents=True)
-            yield aside
-            files = {path.relative_to(aside).as_posix(): checksum(path) for path in sorted(aside.rglob("*")) if path.is_file()}
-            (aside / MANIFEST).write_text(manifest(files).sealed().to_json(indent=1), encoding="utf-8")
-            sync(aside)
-            replace_folder(aside, target)
+            folder.mkdir(parents=True)
+            yield folder
+            paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+            files = {path.relative_to(folder).as_posix(): checksum(path) for path in paths}
+            (folder / MANIFEST).write_text(manifest(files).sealed().to_json(indent=1), encoding="utf-8")
+            sync(folder)
+            replace_folder(folder, target)
         except OSError as error:
             raise OutputError(
                 f"the checkpoint could not be written: {error.strerror or error}",
@@ -119,7 +127,7 @@ class Checkpoints:
                 hint="free space or choose another --out, then go on with --resume",
             ) from None
         finally:
-            shutil.rmtree(aside, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
         if target.parent == self.folder:
             self.retain(target)
 
@@ -139,17 +147,23 @@ class Checkpoints:
             try:
                 return folder, verify(folder)
             except CheckpointError as error:
+                self._damaged.add(folder)
                 say(f"skipped {folder}: {error.what}")
         return None
 
     def retain(self, written: Path) -> None:
-        """Removes finished checkpoints beyond those to keep. The one just written stays, whatever its number: newer ones
-        beside it can only be damaged, or the run would have gone on from them."""
-        if self.keep is not None:
-            found = self.found()
-            room = self.keep - (written in found)
-            for folder in [path for path in found if path != written][room:]:
-                shutil.rmtree(folder, ignore_errors=True)
+        """Removes the finished checkpoints that the rule does not keep, now that this one has been written."""
+        step_of = {path: int(path.name.partition("-")[2]) for path in self.found()}
+        number = step_of.get(written)
+        if number is None:  # a name of the user's own among them
+            number = max(step_of.values(), default=0)
+        self._damaged.discard(written)
+        saved = {step: metrics_of(path) if self.keep.best else {} for path, step in step_of.items()}
+        damaged = frozenset(step_of[path] for path in self._damaged if path in step_of)
+        stays = kept(self.keep, saved, number, damaged)
+        for path, step in step_of.items():
+            if step not in stays:
+                shutil.rmtree(path, ignore_errors=True)
 
     @staticmethod
     def clear_preempted(run_dir: Path) -> None:
@@ -159,8 +173,6 @@ class Checkpoints:
 
     @staticmethod
     def mark_preempted(run_dir: Path, signal: str, step: int) -> None:
-        import json
-
         path = run_dir / PREEMPTED
         try:
             path.write_text(json.dumps({"signal": signal, "step": step}) + "\n", encoding="utf-8")
@@ -168,32 +180,46 @@ class Checkpoints:
             raise OutputError(f"{PREEMPTED} could not be written: {error.strerror or error}", where=str(path)) from None
 
 
-def keep_last(rule: str | None) -> int | None:
-    """How many checkpoints `--keep` leaves; None for all."""
-    rule = rule or "last:3"
-    if rule == "all":
-        return None
-    kind, _, number = rule.partition(":")
-    if kind != "last" or not number.isdecimal() or int(number) < 1:
-        raise UsageError(f"--keep {rule} is not a rule", where="--keep", hint="--keep last:3, or --keep all")
-    return int(number)
+def digest(document: Mapping[str, Any]) -> str:
+    """sha256 of a manifest as it stands in its file, but for the digest: of fields too that this version does not have."""
+    text = json.dumps({**document, "digest": ""}, ensure_ascii=False, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a checkpoint. Raises CheckpointError where it is missing, damaged or of a newer format."""
+    path = folder / MANIFEST
+    try:
+        document = parse_json(path.read_text(encoding="utf-8"), str(path))
+        newer = isinstance(document, dict) and isinstance(document.get("format"), int) and document["format"] > FORMAT
+        if newer:
+            raise CheckpointError(
+                f"it is of format {document['format']}, and this version reads up to {FORMAT}",
+                where=str(path),
+                hint="upgrade hwal",
+            )
+        manifest = Manifest.from_dict(document, str(path))
+        sealed = digest(document) == manifest.digest
+    except OSError:
+        raise CheckpointError("it has no manifest: it was never finished", where=str(path)) from None
+    except (RecordError, ValueError) as error:
+        raise CheckpointError(f"its manifest is damaged: {error}", where=str(path)) from None
+    if not sealed:
+        raise CheckpointError("its manifest is damaged: it does not match its digest", where=str(path))
+    return manifest
+
+
+def metrics_of(folder: Path) -> Mapping[str, float]:
+    """The metrics in a checkpoint's manifest; none where it cannot be read."""
+    try:
+        return read_manifest(folder).metrics
+    except CheckpointError:
+        return {}
 
 
 def verify(folder: Path) -> Manifest:
     """The manifest of a checkpoint whose every file is there with the right size and checksum. Raises CheckpointError."""
-    path = folder / MANIFEST
-    try:
-        manifest = Manifest.from_json(path.read_text(encoding="utf-8"), str(path))
-    except OSError:
-        raise CheckpointError("it has no manifest: it was never finished", where=str(path)) from None
-    except (UsageError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"its manifest is damaged: {error}", where=str(path)) from None
-    if manifest.format != FORMAT:
-        raise CheckpointError(
-            f"it is of format {manifest.format}, and this version reads format {FORMAT}", where=str(path), hint="upgrade hwal"
-        )
-    if manifest != manifest.sealed():
-        raise CheckpointError("its manifest is damaged: it does not match its digest", where=str(path))
+    manifest = read_manifest(folder)
     for name, expected in manifest.files.items():
         try:
             found = checksum(folder / name)
@@ -214,69 +240,3 @@ def checksum(path: Path) -> FileSum:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256")
     return FileSum(path.stat().st_size, digest.hexdigest())
-
-
-def sync(folder: Path) -> None:
-    """Asks the disk to hold every file of a folder, and the folder's own list of names."""
-    for path in [*folder.rglob("*"), folder]:
-        flush(path)
-
-
-def flush(path: Path) -> None:
-    """fsync of a file or folder, where the system can: Windows cannot flush a folder, some network file systems neither."""
-    if os.name == "nt" and path.is_dir():
-        return
-    descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if not (path.is_dir() and error.errno in (errno.EINVAL, errno.ENOTSUP)):
-            raise
-    finally:
-        os.close(descriptor)
-
-
-def replace_folder(source: Path, target: Path) -> None:
-    """Renames `source` to `target`. A folder cannot replace one that is not empty, so an old one is first renamed aside,
-    from where tidy() fetches it back after a kill between the two renames."""
-    old = target.with_name(f".{target.name}.{os.getpid()}.old")
-    if target.exists():
-        target.rename(old)
-    source.rename(target)
-    flush(target.parent)
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def tidy(folder: Path, name: str | None = None) -> None:
-    """Clears up after killed processes: removes what they left half-written, and puts back what they were replacing.
-
-    Of one checkpoint when its `name` is given, else of all in the folder. Several ranks may do this at once.
-    """
-    try:
-        matches = {path: LEFTOVER.fullmatch(path.name) for path in folder.iterdir()}
-    except OSError:
-        return
-    for path, match in matches.items():
-        if match is None or (name is not None and match["name"] != name):
-            continue
-        if int(match["pid"]) != os.getpid() and alive(int(match["pid"])):
-            continue
-        target = path.with_name(match["name"])
-        if match["kind"] == "old" and not target.exists():
-            with suppress(OSError):
-                path.rename(target)
-        else:
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def alive(pid: int) -> bool:
-    """Whether a process of that number runs here. False on Windows, where asking would end it."""
-    if os.name == "nt":
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (OSError, OverflowError):
-        return True
-    return True

@@ -58,7 +58,11 @@ class Line(NamedTuple):
 
 
 class Reporter:
-    """Takes the records of the main rank; on the others (`run_dir` None) it takes nothing and costs nothing."""
+    """Takes the records of the main rank; on the others (`run_dir` None) it takes nothing and costs nothing.
+
+    Attributes:
+        latest: the last value that was given under each name; "loss" is that of the last step.
+    """
 
     def __init__(self, run_dir: Path | None) -> None:
         if run_dir is not None:
@@ -66,6 +70,7 @@ class Reporter:
         self.run_dir = run_dir
         self.total_steps: int | None = None
         self.unit = "samples"
+        self.latest: dict[str, Any] = {}
         self._queue: deque[Any] = deque()  # what rt.log was given, as dicts, and between them eight values a step
         self._clock = time() - perf_counter()
         self._open: Line | None = None  # the last step's: rt.log may still add to it
@@ -95,6 +100,7 @@ class Reporter:
         # Flat, not as a tuple: numbers are no work for the garbage collector, which would cost more than the rest of this.
         self._queue.extend((step, epoch, loss, lr, samples, count, now - self._last, now))
         self._last = now
+        self.latest["loss"] = loss
         if self._thread is None:
             self._start()
 
@@ -112,6 +118,7 @@ class Reporter:
                 )
         if self.run_dir is not None:
             self._queue.append(dict(values))
+            self.latest.update(values)
 
     def say(self, text: str) -> None:
         if self._display is None:

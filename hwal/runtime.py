@@ -87,6 +87,7 @@ class Runtime(ABC):
         self.local_rank = job.world.local_rank
         self.is_main = job.world.rank == 0
         self.run_dir = job.run_dir
+        from hwal.background import Background
         from hwal.checkpoint import Checkpoints
         from hwal.preempt import StopRequest
         from hwal.progress import Progress
@@ -94,6 +95,7 @@ class Runtime(ABC):
 
         self.progress = Progress(job.settings.seed, job.world.size)
         self.checkpoints = Checkpoints(job.run_dir / "checkpoints", job.settings.keep)
+        self.saving = Background()
         self.stop_request = StopRequest()
         self.reporter = Reporter(job.run_dir if self.is_main else None)
         self.ended = False
@@ -105,10 +107,21 @@ class Runtime(ABC):
         self.stop_request.install()
 
     def end(self, error: BaseException | None = None) -> None:
-        """Flushes the metrics, says on the main rank what came of the run, and leaves the world. Safe to call twice."""
+        """Waits for the checkpoint in the making, flushes the metrics, says on the main rank what came of the run, and leaves
+        the world. Safe to call twice. Raises OutputError where that checkpoint failed, unless the script did before.
+        """
         first, self.ended = not self.ended, True
-        self.stop_request.uninstall()
-        self.reporter.close(failed=isinstance(error, Exception | KeyboardInterrupt))
+        late: BaseException | None = None
+        try:
+            self.saving.wait()
+        except BaseException as failure:
+            late = failure
+        self.stop_request.uninstall()  # not before: a signal while the last checkpoint is written must not cost it
+        self.reporter.close(failed=isinstance(error or late, Exception | KeyboardInterrupt))
+        if late is not None:
+            if error is None:
+                raise late
+            self.say(f"the last checkpoint failed too: {late}")
         if first and error is None and (summary := self.reporter.summary()) is not None:
             self.say(f"{summary}; see {self.run_dir}")
 
@@ -121,8 +134,12 @@ class Runtime(ABC):
     # the loop
 
     @abstractmethod
-    def scope(self) -> AbstractContextManager[None]:
-        """Models and optimizers are built in here: seeded, so that every rank and backend starts from equal weights."""
+    def scope(self, meta: bool = True) -> AbstractContextManager[None]:
+        """Models and optimizers are built in here: seeded, so that every rank and backend starts from equal weights.
+
+        Under --resume of a large checkpoint their parameters are empty until prepare() loads them; with `meta` false they
+        are not, for a model whose constructor reads its weights.
+        """
 
     @abstractmethod
     def prepare(self, *objects: Any) -> Any:
@@ -168,8 +185,13 @@ class Runtime(ABC):
         self.reporter.add(values)
 
     @abstractmethod
-    def save(self, path: str | Path | None = None) -> Path:
-        """Writes a checkpoint; returns its folder, run_dir/checkpoints/step-N unless a path is given. Every rank calls it."""
+    def save(self, path: str | Path | None = None, wait: bool = False) -> Path:
+        """Saves a checkpoint of this moment; returns its folder, run_dir/checkpoints/step-N unless a path is given. Every
+        rank calls it.
+
+        The folder appears, whole, some time later: training goes on while it is written. With `wait` it is there on return.
+        What fails meanwhile is raised after the next step, at the next save or at the end of the run (OutputError).
+        """
 
     @abstractmethod
     def barrier(self) -> None:
@@ -189,12 +211,13 @@ class Runtime(ABC):
     def unit(self, name: str) -> None:
         self.reporter.unit = name
 
-    def resume_at(self, position: Position) -> None:
-        """Goes on where a checkpoint stopped: counters, seed, and the lines of metrics.jsonl."""
+    def resume_at(self, position: Position, metrics: Mapping[str, float] | None = None) -> None:
+        """Goes on where a checkpoint stopped: counters, seed, the lines of metrics.jsonl, and what was logged last."""
         if self.job.settings.seed not in (position.seed, Settings().seed):
             self.say(f"--seed {self.job.settings.seed} does not apply: the run goes on with its own, {position.seed}")
         self.progress.restore(position)
         self.reporter.resumed(position.step)
+        self.reporter.latest.update(metrics or {})
         if self.is_main:
             self.checkpoints.clear_preempted(self.run_dir)
 
@@ -223,7 +246,7 @@ class Runtime(ABC):
 
     def preempt(self) -> None:
         """Saves, leaves preempted.json and ends the script with exit code 75. Every rank calls it at the same step."""
-        folder = self.save()
+        folder = self.save(wait=True)
         if self.is_main:
             self.checkpoints.mark_preempted(self.run_dir, self.stop_request.name or "another rank's signal", self.steps_done)
             self.say(f"{self.stop_request.name or 'stop'}: saved {folder}; go on with --resume {self.run_dir}")

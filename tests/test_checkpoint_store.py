@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import random
@@ -17,9 +18,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hwal import checkpoint
-from hwal.checkpoint import MANIFEST, Checkpoints, FileSum, Manifest, Position, keep_last, replace_folder, verify
-from hwal.errors import CheckpointError, OutputError, UsageError
+from hwal import aside, checkpoint
+from hwal.aside import alive, replace_folder
+from hwal.checkpoint import MANIFEST, Checkpoints, FileSum, Manifest, Position, verify
+from hwal.errors import CheckpointError, OutputError
+from hwal.retention import Keep
 
 
 def manifest(step: int) -> object:
@@ -75,7 +78,7 @@ def test_nothing_there_is_no_checkpoint(store: Checkpoints) -> None:
 
 
 def test_newest_is_by_number_even_past_eight_digits(store: Checkpoints) -> None:
-    store.keep = None
+    store.keep = Keep(None)
     for step in (99_999_999, 5, 100_000_000):
         write(store, step)
     assert [path.name for path in store.found()] == ["step-100000000", "step-99999999", "step-00000005"]
@@ -105,17 +108,6 @@ def test_keep_all_and_checkpoints_elsewhere(store: Checkpoints, tmp_path: Path) 
     write(Checkpoints(store.folder, "last:2"), 9, target=store.folder / "best")
     assert [path.name for path in everything.found()] == ["step-00000006", "step-00000005"]
     assert verify(store.folder / "best").position.step == 9
-
-
-@pytest.mark.parametrize(("rule", "kept"), [(None, 3), ("", 3), ("last:1", 1), ("last:12", 12), ("all", None)])
-def test_keep_rules(rule: str | None, kept: int | None) -> None:
-    assert keep_last(rule) == kept
-
-
-@pytest.mark.parametrize("rule", ["last", "last:0", "last:-1", "last:²", "first:3", "ALL", "last:3 "])
-def test_keep_rules_that_are_none(rule: str) -> None:
-    with pytest.raises(UsageError, match="is not a rule"):
-        keep_last(rule)
 
 
 # failures while writing
@@ -239,8 +231,9 @@ def damage_binary(folder: Path) -> str:
 
 def damage_future(folder: Path) -> str:
     path = folder / MANIFEST
-    path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
-    return "it is of format 2"
+    newer = f'"format": {checkpoint.FORMAT + 1}, "of a later version": {{}}'
+    path.write_text(path.read_text().replace(f'"format": {checkpoint.FORMAT}', newer))
+    return f"it is of format {checkpoint.FORMAT + 1}, and this version reads up to {checkpoint.FORMAT}"
 
 
 DAMAGES = [damage_truncated, damage_lost, damage_unfinished, damage_emptied, damage_binary, damage_future]
@@ -256,9 +249,26 @@ def test_a_damaged_checkpoint_is_skipped_and_told(store: Checkpoints, damage: ob
     assert len(told) == 1 and said in told[0]
 
 
+FORMAT_1 = """{"position": {"seed": 42, "epoch": 0, "feed": 0, "steps_in_feed": 1, "samples_in_feed": 8, "step": 1, \
+"samples": 8, "world_size": 1}, "files": {}, "framework": "torch", "versions": {}, "about": {"note": [1.5, null]}, \
+"format": 1, "digest": "%s"}"""
+
+
+def test_a_manifest_of_format_1_is_read(store: Checkpoints) -> None:
+    """Its digest was taken without the fields that later formats have."""
+    store.path(1).mkdir(parents=True)
+    digest = hashlib.sha256((FORMAT_1 % "").encode()).hexdigest()
+    (store.path(1) / MANIFEST).write_text(FORMAT_1 % digest)
+    manifest = verify(store.path(1))
+    assert manifest.position.step == 1 and manifest.metrics == {}
+    (store.path(1) / MANIFEST).write_text((FORMAT_1 % digest).replace('"samples": 8', '"samples": 9'))
+    with pytest.raises(CheckpointError, match="does not match its digest"):
+        verify(store.path(1))
+
+
 def test_a_run_whose_newest_was_damaged_goes_on_saving(store: Checkpoints) -> None:
     """Gone on from step 1 because step 9 is damaged, the run must not lose its step 2 to the higher number."""
-    store.keep = 1
+    store.keep = Keep(1)
     write(store, 9)
     damage_truncated(store.path(9))
     write(store, 2)
@@ -290,28 +300,74 @@ def test_a_folder_of_other_things_is_not_replaced(store: Checkpoints, tmp_path: 
     assert file.read_text() == (folder / "thesis.txt").read_text() == "x"
 
 
+def beside(store: Checkpoints, step: int, pid: int, kind: str, place: str | None = None) -> Path:
+    """The name of what a process left, of this machine unless another `place` is given."""
+    return store.folder / f".{store.path(step).name}.{place or aside.place()}-{pid}.{kind}"
+
+
+ELSEWHERE = "0123abcd"
+
+
 def test_what_a_dead_process_left_is_cleared_and_what_it_was_replacing_put_back(store: Checkpoints) -> None:
     write(store, 1)
     pid = dead_pid()
-    (store.folder / f".step-00000002.{pid}.tmp").mkdir()
+    beside(store, 2, pid, "tmp").mkdir()
     write(store, 3, "the old three")
-    store.path(3).rename(store.folder / f".step-00000003.{pid}.old")
+    store.path(3).rename(beside(store, 3, pid, "old"))
     write(store, 4)
-    (store.folder / f".step-00000004.{pid}.old").mkdir()
-    alive = f".step-00000005.{os.getppid()}.tmp"
-    (store.folder / alive).mkdir()
+    beside(store, 4, pid, "old").mkdir()
+    living = beside(store, 5, os.getppid(), "tmp")
+    living.mkdir()
     found = store.newest(Told())
     assert found is not None and found[0] == store.path(4)
-    assert names(store) == [alive, "step-00000001", "step-00000003", "step-00000004"]
+    assert names(store) == [living.name, "step-00000001", "step-00000003", "step-00000004"]
     assert (store.path(3) / "weights").read_text() == "the old three"
+
+
+def test_what_another_machine_writes_stays_until_nothing_has_changed_there_for_long(store: Checkpoints) -> None:
+    """Its processes cannot be asked whether they live, and may well have numbers that are free here."""
+    write(store, 1)
+    pid = dead_pid()
+    writing, left = (beside(store, step, pid, "tmp", ELSEWHERE) for step in (2, 3))
+    before = time.time() - aside.IDLE - 60
+    for folder in (writing, left):
+        folder.mkdir()
+        (folder / "weights").write_text("half")
+        os.utime(folder / "weights", (before, before))
+        os.utime(folder, (before, before))
+    (writing / "weights").write_text("half and")
+    unnamed = store.folder / f".step-00000004.{pid}.tmp"  # as earlier versions called them
+    unnamed.mkdir()
+    assert store.newest(Told()) is not None
+    assert names(store) == sorted([writing.name, unnamed.name, "step-00000001"])
+
+
+def test_what_another_machine_was_replacing_is_put_back(store: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A living process is between its two renames for an instant: what still is after a while was killed."""
+    waits: list[float] = []
+    write(store, 1)
+    write(store, 2)
+    store.path(1).rename(beside(store, 1, 1, "old", ELSEWHERE))
+    store.path(2).rename(beside(store, 2, 1, "old", ELSEWHERE))
+
+    def wait(seconds: float) -> None:
+        if not waits:  # the living one comes to its second rename
+            write(Checkpoints(store.folder / "new"), 2).rename(store.path(2))
+        waits.append(seconds)
+
+    monkeypatch.setattr(aside.time, "sleep", wait)
+    found = store.newest(Told())
+    assert found is not None and found[0] == store.path(2)
+    assert store.path(1).exists() and len(waits) in (1, 2)
 
 
 def test_next_to_a_path_of_the_users_own_only_its_leftovers_are_cleared(store: Checkpoints, tmp_path: Path) -> None:
     pid = dead_pid()
-    for name in ("best", "other"):
-        (tmp_path / f".{name}.{pid}.tmp").mkdir()
+    left = {name: tmp_path / f".{name}.{aside.place()}-{pid}.tmp" for name in ("best", "other")}
+    for path in left.values():
+        path.mkdir()
     write(store, 1, target=tmp_path / "best")
-    assert sorted(path.name for path in tmp_path.iterdir()) == [f".other.{pid}.tmp", "best"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [left["other"].name, "best"]
 
 
 def test_replacing_is_two_renames_and_the_old_one_waits_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -389,9 +445,9 @@ def test_mark_preempted(tmp_path: Path) -> None:
 
 
 def test_alive_knows_the_living_from_the_dead() -> None:
-    assert checkpoint.alive(os.getpid()) and checkpoint.alive(os.getppid())
-    assert not checkpoint.alive(dead_pid())
-    assert checkpoint.alive(1 << 80), "unknown counts as alive: nothing of another's is removed"
+    assert alive(os.getpid()) and alive(os.getppid())
+    assert not alive(dead_pid())
+    assert alive(1 << 80), "unknown counts as alive: nothing of another's is removed"
 
 
 def test_the_sum_of_a_file_is_its_size_and_sha256(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 
+from hwal.cgroup import Limits, limits, positive
 from hwal.host import Host
 from hwal.topology import Device, Link
 from hwal.values import Probe
-from hwal_cpu.cgroup import Limits, limits, positive
 from hwal_cpu.chip import Chip, native_units, read_chip
 
 CPUS = "/sys/devices/system/cpu"

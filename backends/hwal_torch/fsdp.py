@@ -22,6 +22,7 @@ from torch.distributed.tensor import DTensor
 from hwal.errors import ScriptError
 from hwal.runtime import Job
 from hwal_torch.blocks import Blocks
+from hwal_torch.meta import allocate
 from hwal_torch.strategy import Strategy, not_brought_together, refuse_shared
 from hwal_torch.units import Unit
 
@@ -61,6 +62,7 @@ class FullyShard(Strategy):
                 offload_policy=CPUOffloadPolicy(pin_memory=self._job.caps.pinned_memory) if offload else OffloadPolicy(),
                 ignored_params=set(numbers),
             )
+        allocate(model, torch.device("cpu") if offload else self._device)
         for unit in units_of(model):
             unit.set_gradient_divide_factor(1.0)  # sums, not means
             unit.set_force_sum_reduction_for_comms(True)  # gloo cannot multiply while it reduces

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -18,12 +19,16 @@ from torch.utils._pytree import tree_map
 from hwal.errors import ScriptError
 from hwal.runtime import Job, TorchRuntime
 from hwal.values import Decision
-from hwal_torch import checkpoint, optim, world
+from hwal_torch import loading, optim, saving, world
 from hwal_torch.blocks import find_blocks
 from hwal_torch.buffers import Buffers
+from hwal_torch.channel import Channel
+from hwal_torch.checkpoint import held
 from hwal_torch.decide import decide_strategy, make_strategy
 from hwal_torch.feed import read
 from hwal_torch.gradients import Gradients
+from hwal_torch.loading import Found
+from hwal_torch.meta import LARGE, Empties, allocate
 from hwal_torch.precision import Precision
 from hwal_torch.reading import Reading
 from hwal_torch.recompute import recompute_blocks
@@ -39,6 +44,7 @@ class SharedTorchRuntime(TorchRuntime):
 
     Attributes:
         models, optimizers, schedulers: what prepare was given, each in its order.
+        held: of each model, the names of the tensors that its modules hold besides their state.
         fused_optimizers: whether Adam and AdamW are faster here in their fused kernel.
     """
 
@@ -53,6 +59,9 @@ class SharedTorchRuntime(TorchRuntime):
         self._scopes = 0
         self.buffers = Buffers()
         self.host_random = HostRandom()
+        self.channel = Channel(self.rank, self.world_size)
+        self.empties = Empties()
+        self.held: list[frozenset[str]] = []
         self._told: set[str] = set()
         self._unit: Unit | None = None
 
@@ -106,8 +115,10 @@ class SharedTorchRuntime(TorchRuntime):
         self.cut = Cut(self.rank, self.world_size, micro_batch, settings.virtual_ranks, self.strategy.equal)
 
     def end(self, error: BaseException | None = None) -> None:
-        super().end(error)
-        world.leave()
+        try:
+            super().end(error)
+        finally:
+            world.leave()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         super().__exit__(kind, error, trace)
@@ -117,13 +128,25 @@ class SharedTorchRuntime(TorchRuntime):
     # before the loop
 
     @contextmanager
-    def scope(self) -> Iterator[None]:
+    def scope(self, meta: bool = True) -> Iterator[None]:
+        found = self.found
+        empty = meta and found is not None and found.weights_bytes >= LARGE
         seed = mix(self.progress.seed, self._scopes)
         seed_host(seed)
         self.seed_device(seed)
         self._scopes += 1
-        with torch.device("cpu"):
+        with torch.device("cpu"), self.empties.building() if empty else nullcontext():
             yield
+        # Weights that stay empty draw nothing: what the script draws from here on does not depend on it.
+        seed_host(mix(self.progress.seed, 3, self._scopes))
+
+    @cached_property
+    def found(self) -> Found | None:
+        """The checkpoint that the run goes on from, and with its seed; chosen when it is first asked for, by all ranks."""
+        found = loading.choose(self)
+        if found is not None:
+            self.progress.seed = found.manifest.position.seed
+        return found
 
     def prepare(self, *objects: Any) -> Any:
         if self.models:
@@ -156,12 +179,16 @@ class SharedTorchRuntime(TorchRuntime):
         if (cost := self.strategy.cost()) is not None:
             self.say_once(cost)
         self.write_plan(strategy=self.strategy_decision)
-        checkpoint.restore(self)
+        self.held = [frozenset(name for name, _, _ in held(model)) for model in self.models]
+        loading.restore(self)
+        self.empties.check()
         return objects[0] if len(objects) == 1 else objects
 
     def _lay_out(self, model: nn.Module) -> None:
         """Puts a model on the device, or this rank's part of it; has its blocks recomputed where that was asked for."""
         settings, strategy = self.job.settings, self.strategy
+        if not strategy.sharded:
+            allocate(model, self.device)
         if not (strategy.sharded or settings.compile or settings.grad_checkpoint):
             self.place(model)
             return
@@ -309,7 +336,7 @@ class SharedTorchRuntime(TorchRuntime):
         gradients = self.gradients
         first = gradients.waiting  # a second optimizer steps on the same gradients, which are reduced already
         if first:
-            gradients.reduce(self.stop_request.name is not None, self.strategy)
+            gradients.reduce(self.stop_request.name is not None or self.saving.failed, self.strategy)
         elif not gradients.went_back:
             raise ScriptError("rt.step() before rt.backward()", hint="rt.backward(loss), then rt.step(optimizer)")
         lr = optimizer.param_groups[0]["lr"]
@@ -342,8 +369,8 @@ class SharedTorchRuntime(TorchRuntime):
             dist.all_reduce(pair)
         return float(pair[0] / pair[1])
 
-    def save(self, path: str | Path | None = None) -> Path:
-        return checkpoint.save(self, None if path is None else Path(path))
+    def save(self, path: str | Path | None = None, wait: bool = False) -> Path:
+        return saving.save(self, None if path is None else Path(path), wait)
 
     def barrier(self) -> None:
         if self.world_size > 1:

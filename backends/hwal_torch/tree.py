@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -46,21 +46,22 @@ def encode(value: Any, tensors: dict[str, torch.Tensor], path: str) -> Any:
     )
 
 
-def decode(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
-    """What encode was given; ordered and default dicts come back as plain ones."""
+def decode(value: Any, read: Callable[[str], Any]) -> Any:
+    """What encode was given, with what `read` makes of a tensor's path in the place of each tensor; ordered and default
+    dicts come back as plain ones."""
     if isinstance(value, list):
-        return [decode(item, tensors) for item in value]
+        return [decode(item, read) for item in value]
     if not isinstance(value, dict):
         return value
     if len(value) == 1:
         ((tag, body),) = value.items()
         if tag == "$tensor":
-            return tensors[body]
+            return read(body)
         if tag == "$float":
             return float(body)
         if tag == "$tuple":
-            return tuple(decode(item, tensors) for item in body)
+            return tuple(decode(item, read) for item in body)
         if tag in ("$map", "$counter"):
-            pairs = {key: decode(item, tensors) for key, item in body}
+            pairs = {key: decode(item, read) for key, item in body}
             return Counter(pairs) if tag == "$counter" else pairs
-    return {key: decode(item, tensors) for key, item in value.items()}
+    return {key: decode(item, read) for key, item in value.items()}

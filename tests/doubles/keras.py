@@ -169,7 +169,7 @@ class KerasDouble(KerasRuntime):
         self.stop_request.install()
 
     @contextmanager
-    def scope(self) -> Iterator[None]:
+    def scope(self, meta: bool = True) -> Iterator[None]:
         with self.device.scope():
             yield
 
@@ -221,7 +221,7 @@ class KerasDouble(KerasRuntime):
 
         return float(sums(total) / sums(count))
 
-    def save(self, path: str | Path | None = None) -> Path:
+    def save(self, path: str | Path | None = None, wait: bool = False) -> Path:
         target = self.checkpoints.path(self.steps_done) if path is None else Path(path)
         with self.checkpoints.writing(
             target, lambda files: Manifest(self.progress.position(), files, self.framework)

@@ -165,7 +165,7 @@ class XlaDouble(TorchRuntime):
         self.device = Device()
         self.stop_request.install()
 
-    def scope(self) -> AbstractContextManager[None]:
+    def scope(self, meta: bool = True) -> AbstractContextManager[None]:
         return nullcontext()
 
     def prepare(self, *objects: Any) -> Any:
@@ -253,7 +253,7 @@ class XlaDouble(TorchRuntime):
         self.device.mark_step()
         return float(total) / float(count)
 
-    def save(self, path: str | Path | None = None) -> Path:
+    def save(self, path: str | Path | None = None, wait: bool = False) -> Path:
         assert self.model is not None
         self.device.mark_step()
         weights = {name: float(p) for name, p in self.model.parameters.items()}

@@ -29,6 +29,31 @@ def limits(host: Host) -> Limits:
     )
 
 
+def available(host: Host) -> int | None:
+    """Bytes that this process may still take: what the kernel has to give, or the least that a group leaves; None where
+    nobody says (Linux does)."""
+    free = [_kilobytes(host.read("/proc/meminfo"), "MemAvailable:")]
+    for version, folder in _folders(host.read("/proc/self/cgroup") or "", "memory"):
+        limit = _memory(host, version, folder)
+        used = positive(host.read(f"{folder}/{'memory.current' if version == 2 else 'memory.usage_in_bytes'}"))
+        if limit is not None and used is not None:
+            # Files that were read count as used, and are dropped when memory is wanted.
+            cached = _row(host.read(f"{folder}/memory.stat"), "inactive_file" if version == 2 else "total_inactive_file")
+            free.append(max(0, limit - used + (cached or 0)))
+    return min((number for number in free if number is not None), default=None)
+
+
+def _row(text: str | None, name: str) -> int | None:
+    """The number behind a name, in a file of `name number` lines."""
+    rows = (line.split() for line in (text or "").splitlines())
+    return next((positive(row[1]) for row in rows if len(row) > 1 and row[0] == name), None)
+
+
+def _kilobytes(text: str | None, name: str) -> int | None:
+    number = _row(text, name)
+    return None if number is None else number * 1024
+
+
 def _folders(groups: str, controller: str) -> Iterator[tuple[int, str]]:
     """(version, folder) of each group that binds this process.
 
