@@ -169,8 +169,13 @@ def _sharing(model: nn.Module, found: Named) -> set[int]:
 
 def counted(parts: Iterable[nn.Module]) -> str:
     """`6 × EncoderLayer and 6 × DecoderLayer`."""
-    count = Counter(type(part).__name__ for part in parts)
+    count = Counter(map(class_name, parts))
     return _listed([f"{number} × {name}" for name, number in count.items()])
+
+
+def class_name(part: nn.Module) -> str:
+    """The name of a part's class, as it was before fully_shard put its own in front."""
+    return type(part).__name__.removeprefix("FSDP")
 
 
 def _listed(words: Sequence[str]) -> str:

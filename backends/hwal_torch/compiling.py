@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from hwal.errors import VersionError
-from hwal_torch.blocks import Blocks
+from hwal_torch.blocks import Blocks, class_name
 from hwal_torch.forward import Forward
 from hwal_torch.no_cache import train_without_cache
 
@@ -31,7 +31,7 @@ def compile_blocks(model: nn.Module, blocks: Blocks, device: torch.device) -> st
     train_without_cache(model)
     for part in blocks.outermost or (model,):
         _Compiled(part)
-    what = blocks.why if blocks.modules else f"{type(model).__name__} as a whole ({blocks.why})"
+    what = blocks.why if blocks.modules else f"{class_name(model)} as a whole ({blocks.why})"
     return f"compiled in the first steps, which take longer: {what}; dropout draws other random numbers than without --compile"
 
 

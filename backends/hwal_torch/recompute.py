@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from hwal_torch.blocks import Blocks, counted, not_nested
+from hwal_torch.blocks import Blocks, class_name, counted, not_nested
 from hwal_torch.forward import Forward
 from hwal_torch.no_cache import train_without_cache
 
@@ -27,7 +27,7 @@ def recompute_blocks(model: nn.Module, blocks: Blocks) -> str:
     own = [block for block in blocks.outermost if id(block) not in within]
     for block in own:
         _Recomputed(block)
-    told = [f"the layers of {type(part).__name__}, as transformers does it" for part in theirs]
+    told = [f"the layers of {class_name(part)}, as transformers does it" for part in theirs]
     told += [counted(own)] if own else []
     if told:
         return f"recomputed in the backward pass: {'; '.join(told)}"
