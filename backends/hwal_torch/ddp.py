@@ -31,7 +31,7 @@ class DataParallel(Strategy):
         refuse_shared(model, self._models)
         # find_unused_parameters: a parameter without gradient in one batch must not stop the run, whatever the world.
         ddp = nn.parallel.DistributedDataParallel(_Inner(model), find_unused_parameters=True, gradient_as_bucket_view=True)
-        ddp.require_forward_param_sync = False  # buffers are shared once a step (hwal_torch.buffers), not in every forward
+        ddp.broadcast_buffers = False  # they are shared once a step (hwal_torch.buffers), not before every forward
         ddp.register_comm_hook(None, _sum)
         through = _Through(model, ddp, self)
         self._models.append(model)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
+from torch import nn
 
 from hwal.runtime import Job
 from hwal.values import AUTO, Decision
+from hwal_torch.blocks import find_blocks
 from hwal_torch.ddp import DataParallel
+from hwal_torch.estimate import decide, estimate, room_of
 from hwal_torch.fsdp import FullyShard
 from hwal_torch.ordered import Ordered
 from hwal_torch.strategy import Single, Strategy
@@ -22,11 +27,21 @@ def make_strategy(name: str, job: Job, device: torch.device) -> Strategy:
     return DataParallel() if name == DataParallel.name else FullyShard(name, job, device)
 
 
-def decide_strategy(job: Job) -> Decision:
-    """The plan's strategy, resolved where it is "auto"."""
+def before_models(job: Job) -> Decision:
+    """The plan's strategy, as far as it is known before there is a model: one left open is taken to be the simplest."""
     asked = job.plan.strategy
     if asked.value != AUTO:
         return asked
-    if job.world.size == 1:
-        return Decision("single", "one process")
-    return Decision("ddp", f"{job.world.size} ranks, a whole model on each")
+    return Decision("single", "one process") if job.world.size == 1 else Decision("ddp", "until the model is known")
+
+
+def for_models(
+    job: Job, models: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer]
+) -> tuple[Decision, str | None]:
+    """The plan's strategy, decided by what training these models takes of the device where it was left open; and a warning."""
+    if job.plan.strategy.value != AUTO or job.world.size == 1:
+        return before_models(job), None
+    if job.settings.deterministic:
+        return Decision("ddp", "--deterministic keeps whole gradients"), None
+    blocks = [find_blocks(model, job.plan.wrap) for model in models]
+    return decide(estimate(models, optimizers, blocks), room_of(job), job.world.size, job.caps.sharding)

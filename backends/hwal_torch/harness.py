@@ -14,7 +14,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,15 +65,18 @@ def run_world(
     settings: Settings | None = None,
     absent: tuple[int, ...] = (),
     nodes: int = 1,
+    memory: int | None = None,
 ) -> list[Outcome]:
     """Runs `task(rt, *args)` on every rank of a world of `size`; ranks in `absent` are never started.
 
-    With `nodes` the ranks take themselves to be on that many machines.
+    With `nodes` the ranks take themselves to be on that many machines, with `memory` their devices to have as many bytes.
 
     `task` is a function of a module; its results and arguments are pickled.
     """
     settings = settings or Settings()
     backend, plan = plan_for(device, size // nodes, settings, nodes)
+    if memory is not None:
+        plan = replace(plan, devices=tuple(replace(device, memory_bytes=memory) for device in plan.devices))
     port = free_port()
     answers: Any = CONTEXT.Queue()
     run_dir.mkdir(parents=True, exist_ok=True)

@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils._pytree import tree_map
 
 from hwal.errors import ScriptError
+from hwal.plan.strategy import mesh_of
 from hwal.runtime import Job, TorchRuntime
 from hwal.values import Decision
 from hwal_torch import loading, optim, saving, world
@@ -24,7 +25,8 @@ from hwal_torch.blocks import find_blocks
 from hwal_torch.buffers import Buffers
 from hwal_torch.channel import Channel
 from hwal_torch.checkpoint import held
-from hwal_torch.decide import decide_strategy, make_strategy
+from hwal_torch.compiling import compile_blocks
+from hwal_torch.decide import before_models, for_models, make_strategy
 from hwal_torch.feed import read
 from hwal_torch.gradients import Gradients
 from hwal_torch.loading import Found
@@ -100,7 +102,7 @@ class SharedTorchRuntime(TorchRuntime):
             collectives = self.job.caps.collectives
             assert collectives is not None, "make_plan refuses several processes without collectives"
             world.join(self.job.world, collectives, self.device, settings.start_timeout)
-        self._take_strategy(decide_strategy(self.job))
+        self._take_strategy(before_models(self.job))
         parts = settings.virtual_ranks if settings.deterministic else None
         self.gradients = Gradients(self.device, self.world_size, self.precision.scaler, parts)
         self.backward = self.gradients.backward  # type: ignore[method-assign]  # what a step calls, without a detour
@@ -160,6 +162,9 @@ class SharedTorchRuntime(TorchRuntime):
                     f"rt.prepare() cannot take a {type(item).__name__}",
                     hint="models, optimizers, and objects with state_dict() and load_state_dict(); loaders go to rt.feed()",
                 )
+        decision, warning = for_models(self.job, self.models, self.optimizers)
+        if decision != self.strategy_decision:
+            self._take_strategy(decision)
         names = optim.names_of(self.models)
         groups = [optim.group_names(optimizer, names) for optimizer in self.optimizers]
         for model in self.models:
@@ -176,13 +181,19 @@ class SharedTorchRuntime(TorchRuntime):
                 self.say_once(mixing)
         if self.world_size > 1:
             self.say_once(f"strategy {self.strategy_decision}")
+        if warning is not None:
+            self.say_once(warning)
         if (cost := self.strategy.cost()) is not None:
             self.say_once(cost)
-        self.write_plan(strategy=self.strategy_decision)
+        self.write_plan(strategy=self.strategy_decision, mesh=self._mesh())
         self.held = [frozenset(name for name, _, _ in held(model)) for model in self.models]
         loading.restore(self)
         self.empties.check()
         return objects[0] if len(objects) == 1 else objects
+
+    def _mesh(self) -> dict[str, int]:
+        plan = self.job.plan
+        return mesh_of(self.strategy_decision.value, plan.nodes, math.prod(plan.mesh.values()) // plan.nodes)
 
     def _lay_out(self, model: nn.Module) -> None:
         """Puts a model on the device, or this rank's part of it; has its blocks recomputed where that was asked for."""
@@ -198,6 +209,8 @@ class SharedTorchRuntime(TorchRuntime):
             self.say_once(f"sharded: {blocks.why}")
         else:
             self.place(model)
+        if settings.compile:
+            self.say_once(compile_blocks(model, blocks, self.device))
         if settings.grad_checkpoint:
             self.say_once(recompute_blocks(model, blocks))
 

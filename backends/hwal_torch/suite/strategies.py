@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import torch
 from hwal.env import Settings
 from hwal.errors import HwalError
 from hwal_torch.harness import plan_for
-from hwal_torch.suite.base import SAME, Suite, largest_difference
+from hwal_torch.suite.base import FP32, SAME, Suite, largest_difference
 from hwal_torch.suite.jobs import Trial
 from hwal_torch.suite.layouts import hold, overflow, train_normed, train_sometimes
 from hwal_torch.suite.tasks import alone, train
@@ -134,6 +135,19 @@ class StrategyTests(Suite):
                 size, alone, "unfrozen later", folder=tmp_path / str(size), settings=sharded("fsdp:full")
             ):
                 assert all(torch.allclose(weights[name], value, atol=1e-6) for name, value in one.items())
+
+    def test_auto(self, tmp_path: Path) -> None:
+        """Left open, the strategy is ddp where a whole model fits on a device, and fsdp:full where it does not."""
+        (size,) = self.sharding(2)
+        trial = Trial(text=True, blocks=4, epochs=1)
+        losses, _ = self.curve(1, trial, tmp_path / "one")
+        for memory, name in ((1 << 30, "ddp"), (1 << 16, "fsdp:full")):
+            folder = tmp_path / name
+            other, _ = self.curve(size, trial, folder, FP32, memory=memory)
+            plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+            assert plan["strategy"]["value"] == name and "AdamW" in plan["strategy"]["why"]
+            assert plan["mesh"] == {"fsdp" if "fsdp" in name else "dp": size}
+            assert largest_difference(other, losses) <= SAME
 
     @pytest.mark.parametrize("strategy", ["single", "ddp", "fsdp:full"])
     def test_recomputed_blocks(self, tmp_path: Path, strategy: str) -> None:
