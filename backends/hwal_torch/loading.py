@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from torch.utils._pytree import tree_map_only
 
@@ -240,15 +241,19 @@ def _load_optimizer(
 
 
 def _beside(parameter: torch.Tensor, reader: Reader, stored: Stored) -> torch.Tensor:
-    """A tensor of an optimizer's state, laid out as the optimizer itself would: beside a sharded parameter sharded like it
-    where it has its shape. Numbers stay on the host, from where the optimizer takes them."""
+    """A tensor of an optimizer's state, where the optimizer would have it: beside a sharded parameter it is cut like that,
+    if it has as many rows, and whole on every rank otherwise. Numbers stay on the host, from where the optimizer takes them.
+    """
     slot = reader.slots[stored.key]
     if not slot.shape:
         return reader.whole(stored.key)
     if not isinstance(parameter, DTensor):
         return reader.whole(stored.key, parameter.device)
-    parameter = parameter.detach()
-    same = slot.shape == tuple(parameter.shape)
-    state = torch.empty_like(parameter, dtype=slot.dtype) if same else parameter.new_empty(slot.shape, dtype=slot.dtype)
-    _fill(state, reader, stored.key)
-    return state
+    mesh, device = parameter.device_mesh, parameter.to_local().device
+    cut = parameter.placements if slot.shape[0] == parameter.shape[0] else (Replicate(),) * mesh.ndim
+    sizes, offsets = compute_local_shape_and_global_offset(slot.shape, mesh, cut)
+    rows = torch.empty(sizes, dtype=slot.dtype, device=device)
+    reader.read(stored.key, rows, offsets[0])
+    whole = torch.empty(slot.shape, dtype=slot.dtype, device="meta")
+    spec = DTensorSpec(mesh, cut, TensorMeta(whole.shape, whole.stride(), whole.dtype))
+    return DTensor(rows, spec, requires_grad=False)  # from_local would take it from the host, if it is offloaded there

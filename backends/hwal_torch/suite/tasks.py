@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 from hwal.runtime import TorchRuntime
 from hwal_torch.fsdp import whole
 from hwal_torch.seeding import mix
+from hwal_torch.suite.factored import Factored
 from hwal_torch.suite.jobs import Net, Rows, Text, Trial, loader_of, loss_of, pad
 
 OPTIMIZERS: dict[str, Any] = {
@@ -25,6 +26,7 @@ OPTIMIZERS: dict[str, Any] = {
     "sgd": torch.optim.SGD,
     "momentum": partial(torch.optim.SGD, momentum=0.9),
     "adafactor": torch.optim.Adafactor,
+    "factored": Factored,
 }
 
 
