@@ -17,25 +17,20 @@ from torch import nn
 from torch.utils._pytree import tree_map
 
 from hwal.errors import ScriptError
-from hwal.plan.strategy import mesh_of
 from hwal.runtime import Job, TorchRuntime
 from hwal.values import Decision
-from hwal_torch import loading, optim, saving, world
-from hwal_torch.blocks import find_blocks
+from hwal_torch import loading, optim, preparing, saving, world
 from hwal_torch.buffers import Buffers
 from hwal_torch.channel import Channel
-from hwal_torch.checkpoint import held
-from hwal_torch.compiling import compile_blocks
-from hwal_torch.decide import before_models, for_models, make_strategy
+from hwal_torch.decide import before_models, make_strategy
 from hwal_torch.feed import read
 from hwal_torch.gradients import Gradients
 from hwal_torch.loading import Found
-from hwal_torch.meta import LARGE, Empties, allocate
+from hwal_torch.meta import LARGE, Empties
 from hwal_torch.precision import Precision
 from hwal_torch.reading import Reading
-from hwal_torch.recompute import recompute_blocks
 from hwal_torch.seeding import HostRandom, mix, seed_host
-from hwal_torch.trouble import mixes_samples, never_stepped, not_finite
+from hwal_torch.trouble import never_stepped, not_finite
 from hwal_torch.units import Cut, Unit
 
 T = TypeVar("T")
@@ -102,14 +97,15 @@ class SharedTorchRuntime(TorchRuntime):
             collectives = self.job.caps.collectives
             assert collectives is not None, "make_plan refuses several processes without collectives"
             world.join(self.job.world, collectives, self.device, settings.start_timeout)
-        self._take_strategy(before_models(self.job))
+        self.take_strategy(before_models(self.job))
         parts = settings.virtual_ranks if settings.deterministic else None
         self.gradients = Gradients(self.device, self.world_size, self.precision.scaler, parts)
         self.backward = self.gradients.backward  # type: ignore[method-assign]  # what a step calls, without a detour
         self.autocast = self.precision.autocast  # type: ignore[method-assign]
         super().start()
 
-    def _take_strategy(self, decision: Decision) -> None:
+    def take_strategy(self, decision: Decision) -> None:
+        """Goes on by a strategy, and cuts batches as it needs them."""
         settings = self.job.settings
         self.strategy_decision = decision
         self.strategy = make_strategy(decision.value, self.job, self.device)
@@ -151,68 +147,8 @@ class SharedTorchRuntime(TorchRuntime):
         return found
 
     def prepare(self, *objects: Any) -> Any:
-        if self.models:
-            raise ScriptError("rt.prepare() was called twice", hint="give it all models, optimizers and schedulers in one call")
-        self.models = [item for item in objects if isinstance(item, nn.Module)]
-        self.optimizers = [item for item in objects if isinstance(item, torch.optim.Optimizer)]
-        self.schedulers = [item for item in objects if not isinstance(item, nn.Module | torch.optim.Optimizer)]
-        for item in self.schedulers:
-            if not (hasattr(item, "state_dict") and hasattr(item, "load_state_dict")):
-                raise ScriptError(
-                    f"rt.prepare() cannot take a {type(item).__name__}",
-                    hint="models, optimizers, and objects with state_dict() and load_state_dict(); loaders go to rt.feed()",
-                )
-        decision, warning = for_models(self.job, self.models, self.optimizers)
-        if decision != self.strategy_decision:
-            self._take_strategy(decision)
-        names = optim.names_of(self.models)
-        groups = [optim.group_names(optimizer, names) for optimizer in self.optimizers]
-        for model in self.models:
-            self._lay_out(model)
-        parameters = self.parameters()
-        for optimizer, group in zip(self.optimizers, groups, strict=True):
-            optim.repoint(optimizer, group, parameters)
-            if self.fused_optimizers and optim.use_fused(optimizer):
-                self.say_once(f"{type(optimizer).__name__}: its fused kernel, which is faster here")
-        for model in self.models:
-            self.strategy.install(model)
-            self.buffers.add(model)
-            if self.cut != Cut() and (mixing := mixes_samples(model)):
-                self.say_once(mixing)
-        if self.world_size > 1:
-            self.say_once(f"strategy {self.strategy_decision}")
-        if warning is not None:
-            self.say_once(warning)
-        if (cost := self.strategy.cost()) is not None:
-            self.say_once(cost)
-        self.write_plan(strategy=self.strategy_decision, mesh=self._mesh())
-        self.held = [frozenset(name for name, _, _ in held(model)) for model in self.models]
-        loading.restore(self)
-        self.empties.check()
+        preparing.prepare(self, objects)
         return objects[0] if len(objects) == 1 else objects
-
-    def _mesh(self) -> dict[str, int]:
-        plan = self.job.plan
-        return mesh_of(self.strategy_decision.value, plan.nodes, math.prod(plan.mesh.values()) // plan.nodes)
-
-    def _lay_out(self, model: nn.Module) -> None:
-        """Puts a model on the device, or this rank's part of it; has its blocks recomputed where that was asked for."""
-        settings, strategy = self.job.settings, self.strategy
-        if not strategy.sharded:
-            allocate(model, self.device)
-        if not (strategy.sharded or settings.compile or settings.grad_checkpoint):
-            self.place(model)
-            return
-        blocks = find_blocks(model, self.job.plan.wrap)
-        if strategy.sharded:
-            strategy.shard(model, blocks)
-            self.say_once(f"sharded: {blocks.why}")
-        else:
-            self.place(model)
-        if settings.compile:
-            self.say_once(compile_blocks(model, blocks, self.device))
-        if settings.grad_checkpoint:
-            self.say_once(recompute_blocks(model, blocks))
 
     def place(self, model: nn.Module) -> None:
         """Moves a model to the device, in place."""
