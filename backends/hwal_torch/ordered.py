@@ -106,7 +106,7 @@ class Ordered(Strategy):
     def _pass_on(self, used: Sequence[int]) -> None:
         sums: list[torch.Tensor] = []
         sent: list[dist.Work | None] = []
-        for bucket in self._buckets(used):
+        for bucket in buckets(self._parameters, used):
             first = self._parameters[bucket[0]]
             sizes = [-(-self._parameters[number].numel() // ALIGNED) * ALIGNED for number in bucket]
             # -0.0 and not 0.0 is what leaves every number as it is when added, 0.0 and -0.0 themselves included.
@@ -129,24 +129,25 @@ class Ordered(Strategy):
             if work is not None:
                 work.wait()
 
-    def _buckets(self, used: Iterable[int]) -> Iterator[list[int]]:
-        """Numbers of parameters, in order, together of BUCKET bytes or little more, and of one type."""
-        bucket: list[int] = []
-        size = 0
-        for number in used:
-            parameter = self._parameters[number]
-            if bucket and (size >= BUCKET or parameter.dtype != self._parameters[bucket[0]].dtype):
-                yield bucket
-                bucket, size = [], 0
-            bucket.append(number)
-            size += parameter.numel() * parameter.element_size()
-        if bucket:
-            yield bucket
-
     def check(self, optimizer: torch.optim.Optimizer) -> None:
         for group in optimizer.param_groups:
             if any(parameter.grad is not None and id(parameter) not in self._known for parameter in group["params"]):
                 raise not_brought_together("its parameter was not prepared")
+
+
+def buckets(parameters: Sequence[torch.Tensor], used: Iterable[int]) -> Iterator[list[int]]:
+    """The numbers of the used parameters, in order, together of BUCKET bytes or little more, and of one type."""
+    bucket: list[int] = []
+    size = 0
+    for number in used:
+        parameter = parameters[number]
+        if bucket and (size >= BUCKET or parameter.dtype != parameters[bucket[0]].dtype):
+            yield bucket
+            bucket, size = [], 0
+        bucket.append(number)
+        size += parameter.numel() * parameter.element_size()
+    if bucket:
+        yield bucket
 
 
 def _add(sums: list[Gradient], gradients: Sequence[Gradient]) -> None:

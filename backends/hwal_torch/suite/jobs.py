@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, Dataset, IterableDataset, WeightedRandomSampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, WeightedRandomSampler, get_worker_info
 
 FEATURES = 6
 VOCABULARY = 13
@@ -22,10 +24,11 @@ class Trial:
     Attributes:
         rows: samples in the data set. batch: the global batch. epochs, steps: as rt.epochs().
         text: variable-length sequences with a (sum, count) loss, in place of fixed rows with a mean.
-        loader: "map", "stream", "weighted" (a sampler of the user's), "batched" (its own batch sampler) or "whole" (the
-            data set makes the batches).
+        loader: "map", "stream", "weighted" (a sampler of the user's), "batched" (its own batch sampler), "whole" (the
+            data set makes the batches), "endless" (a sampler without length) or "shuffled" (a stream that draws its own order).
         feeds: how often an epoch reads the loader.
-        noise: added to every row as it is read. dropout: in the model. blocks: residual blocks in it, in place of two layers.
+        noise: added to every row as it is read, by a shuffled stream's collate function too. dropout: in the model. blocks:
+            residual blocks in it, in place of two layers.
         save_at, stop_at: the step after which to save, or to receive SIGTERM. nan_at: the step whose loss is no number.
     """
 
@@ -85,6 +88,31 @@ class Stream(IterableDataset[Any]):
         return (self.dataset[index] for index in range(len(self.dataset)))
 
 
+class Shuffled(IterableDataset[Any]):
+    """A stream in an order that it draws, its rows dealt out to the loader's workers."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __iter__(self) -> Iterator[Any]:
+        worker = get_worker_info()
+        first, step = (worker.id, worker.num_workers) if worker is not None else (0, 1)
+        waiting = list(range(first, len(self.dataset), step))
+        while waiting:
+            yield self.dataset[waiting.pop(random.randrange(len(waiting)))]
+
+
+class Endless(Sampler[int]):
+    """Draws forever, and so has no length."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+
+    def __iter__(self) -> Iterator[int]:
+        while True:
+            yield int(torch.randint(self.rows, ()))
+
+
 class Whole(Dataset[Any]):
     """Whole batches, made by the data set."""
 
@@ -107,12 +135,28 @@ def pad(samples: list[Any]) -> Any:
     return ids, nn.utils.rnn.pad_sequence([sample[1] for sample in samples], batch_first=True)
 
 
+@dataclass(frozen=True)
+class Noisy:
+    """Collates, and adds noise to the rows."""
+
+    noise: float
+
+    def __call__(self, samples: list[Any]) -> Any:
+        ids, x, y = pad(samples)
+        return ids, x + self.noise * torch.from_numpy(numpy.random.randn(*x.shape)).float(), y
+
+
 def loader_of(trial: Trial) -> DataLoader[Any]:
     """The loader that a trial names, with the global batch as its batch size."""
     dataset: Any = Text(trial.rows) if trial.text else Rows(trial.rows, trial.noise)
     common: dict[str, Any] = {"collate_fn": pad, "num_workers": trial.workers}
     if trial.loader == "stream":
         return DataLoader(Stream(dataset), batch_size=trial.batch, **common)
+    if trial.loader == "shuffled":
+        noisy = {"collate_fn": Noisy(trial.noise)} if trial.noise else {}
+        return DataLoader(Shuffled(dataset), batch_size=trial.batch, **{**common, **noisy})
+    if trial.loader == "endless":
+        return DataLoader(dataset, batch_size=trial.batch, sampler=Endless(trial.rows), **common)
     if trial.loader == "weighted":
         sampler = WeightedRandomSampler([1.0 + row % 3 for row in range(trial.rows)], trial.rows)
         return DataLoader(dataset, batch_size=trial.batch, sampler=sampler, **common)

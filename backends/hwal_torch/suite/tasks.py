@@ -212,15 +212,20 @@ def misuse(rt: TorchRuntime, kind: str) -> None:
 
 
 def evaluate(rt: TorchRuntime, trial: Trial) -> dict[str, Any]:
-    """Reads an evaluation feed in the midst of a training feed; returns the ids seen by this rank and the mean of all ids."""
+    """Evaluates in the midst of a training feed; returns the ids this rank saw each time, the mean of all ids and the loss."""
     model, optimizer, _ = build(rt, trial)
     loader = loader_of(trial)
     seen: list[list[int]] = []
-    means = []
+    means, losses = [], []
     for batch in rt.feed(loader):
         rt.backward(loss_of(model, batch))
         if rt.step(optimizer):
-            ids = [i for other in rt.feed(loader, train=False) for i in other[0].tolist()]
+            ids, total = [], 0.0
+            for other in rt.feed(loader, train=False):
+                ids += other[0].tolist()
+                with torch.no_grad():
+                    total += float(loss_of(model, other)) * len(other[0])
             seen.append(ids)
             means.append(rt.mean(sum(ids), len(ids)))
-    return {"ids": seen, "means": means, "steps": rt.steps_done}
+            losses.append(rt.mean(total, len(ids)))
+    return {"ids": seen, "means": means, "losses": losses, "steps": rt.steps_done}
