@@ -169,7 +169,7 @@ BASE = {
     "attributes": ("epoch", "finished", "steps_done", "unit"),
     "loop": ("barrier", "end", "epochs", "feed", "log", "mean", "memory", "prepare", "save", "say", "scope", "start"),
 }
-ADDED = {TorchRuntime: {"autocast", "backward", "step"}, KerasRuntime: {"compile_options", "run"}}
+ADDED = {TorchRuntime: {"autocast", "backward", "is_ghost", "step"}, KerasRuntime: {"compile_options", "run"}}
 BELOW = {"preempt", "resume_at", "step_done", "write_plan"}
 """What the frameworks' runtimes share below the surface: not for scripts."""
 
