@@ -17,6 +17,7 @@ WAYS = {
     "python": ("{python}", "{script}"),
     "hwal": ("{python}", "-m", "hwal", "train", "--device", "cpu", "{script}"),
     "hwal -n 2": ("{python}", "-m", "hwal", "train", "--device", "cpu", "-n", "2", "{script}"),
+    "fsdp": ("{python}", "-m", "hwal", "train", "--device", "cpu", "-n", "2", "--strategy", "fsdp:full", "{script}"),
     "torchrun": ("{python}", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "{script}"),
 }
 

@@ -1,4 +1,6 @@
-"""Start-up of the command line against a bare interpreter, interleaved: `python tests/bench/startup.py [--rounds N]`.
+"""Start-up of the command line against a bare interpreter, interleaved.
+
+    python tests/bench/startup.py [--rounds N]
 
 The goal is at most 6 times `python -c pass` (specs: P8). Compiled files are allowed, as an installed package has them.
 """
@@ -29,7 +31,7 @@ def commands(script: str) -> dict[str, list[str]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=30)
     args = parser.parse_args()
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "backends")])}
