@@ -101,6 +101,7 @@ def restore(rt: SharedTorchRuntime) -> None:
             hint="--resume on a file system that all machines share",
         ) from None
     rt.resume_at(found.manifest.position, found.manifest.metrics)
+    rt.global_batch = found.manifest.about.get("global_batch")
     rt.say(f"resumed {found.folder} at step {found.manifest.position.step}{_told(rt, found.manifest)}")
 
 
@@ -113,6 +114,7 @@ def _told(rt: SharedTorchRuntime, manifest: Manifest) -> str:
         ("on", about.get("backend"), plan.backend),
         ("under", about.get("strategy"), rt.strategy_decision.value),
         ("at world size", manifest.position.world_size, rt.world_size),
+        ("with virtual ranks", about.get("virtual_ranks"), rt.job.settings.virtual_ranks or "none"),
     ]
     differ = [(word, was, now) for word, was, now in pairs if was is not None and was != now]
     if not differ:

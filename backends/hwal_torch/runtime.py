@@ -42,6 +42,7 @@ class SharedTorchRuntime(TorchRuntime):
     Attributes:
         models, optimizers, schedulers: what prepare was given, each in its order.
         held: of each model, the names of the tensors that its modules hold besides their state.
+        global_batch: rows of a global batch, as the last training feed had it; None before, and where the data set decides.
         fused_optimizers: whether Adam and AdamW are faster here in their fused kernel.
     """
 
@@ -59,6 +60,7 @@ class SharedTorchRuntime(TorchRuntime):
         self.channel = Channel(self.rank, self.world_size)
         self.empties = Empties()
         self.held: list[frozenset[str]] = []
+        self.global_batch: int | None = None
         self._told: set[str] = set()
         self._unit: Unit | None = None
 
@@ -203,6 +205,9 @@ class SharedTorchRuntime(TorchRuntime):
     def _check_batch(self, data: Any, skip: int) -> None:
         """A pass that stopped within is skipped by global batches: they must be those that were trained on."""
         size = self.job.settings.global_batch or getattr(data, "batch_size", None)
+        before, self.global_batch = self.global_batch, size
+        if self.gradients.count is None and before and size and before != size:  # a run that was just resumed
+            self.say(f"the global batch is {size} now, {before} when the checkpoint was saved: the curve goes on as another")
         done = self.progress.samples_in_feed
         if skip and size and not (skip - 1) * size < done <= skip * size:
             raise ScriptError(

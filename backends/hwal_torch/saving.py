@@ -180,7 +180,13 @@ def _configs(rt: SharedTorchRuntime) -> tuple[Any, ...]:
 
 def _about(rt: SharedTorchRuntime) -> dict[str, Any]:
     plan = rt.job.plan
-    return {"backend": plan.backend, "precision": plan.precision.value, "strategy": rt.strategy_decision.value}
+    return {
+        "backend": plan.backend,
+        "precision": plan.precision.value,
+        "strategy": rt.strategy_decision.value,
+        "virtual_ranks": rt.job.settings.virtual_ranks or "none",
+        "global_batch": rt.global_batch,
+    }
 
 
 # what is written

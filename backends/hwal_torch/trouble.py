@@ -14,12 +14,18 @@ from hwal_torch.fsdp import whole
 
 def mixes_samples(model: nn.Module) -> str | None:
     """Which layers mix the samples of a batch, and so see another batch at another world size or micro-batch."""
-    mixing = [name for name, layer in model.named_modules() if isinstance(layer, _BatchNorm)]
+    mixing = {name: layer for name, layer in model.named_modules() if isinstance(layer, _BatchNorm)}
     if not mixing:
         return None
+    names = f"{', '.join([*mixing][:3])}{' …' if len(mixing) > 3 else ''}"
+    if all(isinstance(layer, nn.SyncBatchNorm) for layer in mixing.values()):
+        return (
+            f"{names}: SyncBatchNorm sees one micro-batch of every rank, so the curve depends on how the global batch is cut "
+            "into micro-batches; without --micro-batch and --virtual-ranks it sees the whole, and GroupNorm mixes no samples"
+        )
     return (
-        f"{', '.join(mixing[:3])}{' …' if len(mixing) > 3 else ''}: batch norm sees one micro-batch of one rank, "
-        "so the curve depends on how the global batch is cut; GroupNorm does not, and SyncBatchNorm spans the ranks"
+        f"{names}: batch norm sees one micro-batch of one rank, so the curve depends on how the global batch is cut; "
+        "GroupNorm does not, and SyncBatchNorm spans the ranks"
     )
 
 
