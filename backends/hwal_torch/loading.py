@@ -110,7 +110,7 @@ def _told(rt: SharedTorchRuntime, manifest: Manifest) -> str:
     plan, about = rt.job.plan, manifest.about
     pairs = [
         ("in", about.get("precision"), plan.precision.value),
-        ("by torch", manifest.versions.get("torch"), torch.__version__),
+        ("by torch", _release(manifest.versions.get("torch")), _release(torch.__version__)),
         ("on", about.get("backend"), plan.backend),
         ("under", about.get("strategy"), rt.strategy_decision.value),
         ("at world size", manifest.position.world_size, rt.world_size),
@@ -121,6 +121,11 @@ def _told(rt: SharedTorchRuntime, manifest: Manifest) -> str:
         return ""
     before = ", ".join(f"{word} {was}" for word, was, _ in differ)
     return f"; saved {before}; goes on {', '.join(f'{word} {now}' for word, _, now in differ)}"
+
+
+def _release(version: str | None) -> str | None:
+    """A version without the name of its build."""
+    return version and version.partition("+")[0]
 
 
 # weights
