@@ -173,7 +173,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("deterministic", switch, "", "bitwise equal losses at any world that divides --virtual-ranks"),
     Setting("out", str, "DIR", "the run's folder (default: runs/NAME, a new one for each run)"),
     Setting("resume", str, "DIR", "go on from the newest good checkpoint in DIR (default: --out)"),
-    Setting("keep", str, "RULE", "checkpoints to keep: last:N or all (default last:3)"),
+    Setting("keep", str, "RULE", "checkpoints to keep: last:N, best:METRIC, or all (default last:3)"),
     Setting("seed", whole, "N", "seed of initialisation, data order and dropout (default 42)"),
     Setting("hang_timeout", seconds, "S", "seconds without progress after which a run is stopped and the stuck rank named"),
     Setting("start_timeout", seconds, "S", "seconds to wait for all ranks (default 25 on one machine, 600 across nodes)"),
