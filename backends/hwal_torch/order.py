@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import chain, islice
+from itertools import chain, count, islice
 from typing import Any
 
 import torch
@@ -23,14 +23,15 @@ def global_batches(loader: DataLoader[Any], reading: Reading) -> Iterator[list[i
         yield from map(list, _under_seed(batch_sampler, reading.seed))
         return
     size = reading.global_batch or batch_sampler.batch_size
-    order = iter(order_of(batch_sampler.sampler, reading.seed))
+    order = iter(order_of(batch_sampler.sampler, reading.seed, size))
     while batch := list(islice(order, size)):
         if len(batch) == size or not batch_sampler.drop_last:
             yield batch
 
 
-def order_of(sampler: Any, seed: int) -> Iterable[int]:
-    """Sample indices in this pass's order. A plain RandomSampler is replaced by a permutation of (seed, epoch)."""
+def order_of(sampler: Any, seed: int, at_once: int = 1) -> Iterable[int]:
+    """Sample indices in this pass's order. A plain RandomSampler is replaced by a permutation of (seed, epoch); `at_once`
+    are drawn together from a sampler without length."""
     if isinstance(sampler, DistributedSampler) and sampler.num_replicas > 1:
         raise ScriptError(
             "the loader has a DistributedSampler, but rt.feed() does the splitting itself",
@@ -42,10 +43,10 @@ def order_of(sampler: Any, seed: int) -> Iterable[int]:
         return chain.from_iterable(order[start : start + 65536].tolist() for start in chunks)
     if type(sampler) is SequentialSampler:
         return range(len(sampler.data_source))
-    return _under_seed(sampler, seed)
+    return _under_seed(sampler, seed, at_once)
 
 
-def _under_seed(sampler: Any, seed: int) -> Iterator[Any]:
+def _under_seed(sampler: Any, seed: int, at_once: int = 1) -> Iterator[Any]:
     """Iterates a sampler of the user's with random state that depends on `seed` alone, and leaves everyone else's alone."""
     if hasattr(sampler, "set_epoch"):
         sampler.set_epoch(seed & 0x7FFFFFFF)
@@ -57,11 +58,11 @@ def _under_seed(sampler: Any, seed: int) -> Iterator[Any]:
             everything = list(sampler)
         yield from everything
         return
-    iterator = iter(sampler)  # it may never end: draw one by one, each draw under its own seed
-    for number in range(1 << 62):
+    with seeded(seed):
+        iterator = iter(sampler)
+    for number in count():  # it may never end: every few are drawn under a seed of their own
         with seeded(mix(seed, number)):
-            try:
-                item = next(iterator)
-            except StopIteration:
-                return
-        yield item
+            items = list(islice(iterator, at_once))
+        yield from items
+        if len(items) < at_once:
+            return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, count
 from typing import Any
 
 import torch
@@ -48,7 +48,7 @@ def _drawing_alike(loader: DataLoader[Any], reading: Reading) -> Iterator[Any]:
     forward draws then must not."""
     seed_host(reading.seed)
     batches = iter(loader)
-    for number in range(1 << 62):
+    for number in count():
         seed_host(mix(reading.seed, number))
         batch = next(batches, None)
         seed_host(mix(reading.seed, number, reading.cut.rank))
