@@ -16,6 +16,8 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
+from hwal.host import Host
+
 LEFTOVER = re.compile(r"\.(?P<name>.+)\.(?:(?P<place>[0-9a-f]{8})-)?(?P<pid>\d+)\.(?P<kind>tmp|old)")
 IDLE = 3600.0  # seconds without a write after which another machine's folder counts as left behind
 BETWEEN = 1.0  # seconds that nobody takes between two renames
@@ -24,14 +26,10 @@ BETWEEN = 1.0  # seconds that nobody takes between two renames
 @cache
 def place() -> str:
     """Where a process number means one process: this machine since it was started, and this container on it."""
-    known: list[str] = []
+    known = [Host().name or ""]
     with suppress(OSError):
         known.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii"))
         known.append(str(Path("/proc/self/ns/pid").readlink()))
-    if not known:
-        import socket
-
-        known.append(socket.gethostname())
     return sha256("".join(known).encode()).hexdigest()[:8]
 
 

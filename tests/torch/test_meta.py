@@ -10,15 +10,12 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from hwal.env import Settings
 from hwal_torch import runtime
 from hwal_torch.fsdp import whole
-from hwal_torch.harness import Outcome, run_world
 from hwal_torch.meta import Empties, allocate
+from tests.torch.places import PLACES, results, run
 
 pytestmark = pytest.mark.slow
-
-PLACES = [("single", 1), ("ddp", 2), ("fsdp:full", 2), ("fsdp:full+offload", 2)]
 
 
 class Marked(nn.Parameter):
@@ -92,18 +89,7 @@ def two_steps(rt: Any, large: int, meta: bool = True, save: bool = False) -> dic
     }
 
 
-def run(size: int, task: Any, *args: Any, folder: Path, **settings: Any) -> list[Outcome]:
-    return run_world("cpu", size, task, *args, run_dir=folder, settings=Settings(precision="fp32", **settings))
-
-
-def results(size: int, task: Any, *args: Any, folder: Path, **settings: Any) -> list[Any]:
-    outcomes = run(size, task, *args, folder=folder, **settings)
-    for outcome in outcomes:
-        assert outcome.error is None and outcome.exit_code is None, outcome.error or outcome
-    return [outcome.result for outcome in outcomes]
-
-
-@pytest.mark.parametrize(("strategy", "size"), PLACES)
+@pytest.mark.parametrize(("strategy", "size"), [*PLACES, ("fsdp:full+offload", 2)])
 def test_filled_as_if_it_had_been_built_whole(tmp_path: Path, strategy: str, size: int) -> None:
     first = results(1, two_steps, 0, True, True, folder=tmp_path / "run")[0]
     assert not any(first["empty"]), "nothing is empty without --resume"
@@ -201,7 +187,7 @@ def pretrained(rt: Any, folder: str, save: bool) -> dict[str, torch.Tensor]:
     return {name: whole(value.detach()) for name, value in both.items()}
 
 
-@pytest.mark.parametrize(("strategy", "size"), PLACES[:3])
+@pytest.mark.parametrize(("strategy", "size"), PLACES)
 def test_transformers_in_the_scope(tmp_path: Path, strategy: str, size: int) -> None:
     from tests.torch.models import transformer  # seconds of importing, which no other rank here needs
 
