@@ -38,6 +38,6 @@ def check_batch(settings: Settings, world: int, strategy: str) -> tuple[str, ...
             hint=f"--virtual-ranks {(parts // world + 1) * world}",
         )
     return (
-        f"virtual ranks: {parts // world} forward and backward passes a step on each process; 12 in one process take 3 to 8 "
-        "times as long as one of the whole batch, small models pay most",  # 3.4 where that takes 6.6 ms, 7.7 at 0.75 ms
+        f"virtual ranks: {parts // world} forward and backward passes a step on each process; 12 in one process take 4 to 8 "
+        "times as long as one of the whole batch, small models pay most",  # CPU time: 0.8 ms 8 times, 2.3 ms 5, 7 ms 4
     )
