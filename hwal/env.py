@@ -23,6 +23,8 @@ PLAN = "HWAL_PLAN"
 PROCESSES = "HWAL_PROCESSES"
 STATE_DIR = "HWAL_STATE_DIR"
 RUN_DIR = "HWAL_RUN_DIR"
+RESUME = "HWAL_RESUME"
+ROUND = "HWAL_ROUND"
 PROGRESS = "HWAL_PROGRESS"
 
 WIRING: Mapping[str, str] = {
@@ -34,6 +36,7 @@ WIRING: Mapping[str, str] = {
     PROCESSES: "set by the launcher: how many processes were asked for; a world of another size is refused",
     STATE_DIR: "set by the launcher: the folder where ranks leave word for it",
     RUN_DIR: "set by the launcher: the run's folder, already made",
+    ROUND: "set by the launcher: how often the machines have gathered before, this run's first time being 0",
 }
 
 
@@ -63,6 +66,10 @@ def seconds(text: str) -> float:
     if not 0 < value < float("inf"):
         raise ValueError("must be more than 0, and finite")
     return value
+
+
+def patience(text: str) -> float | str:
+    return "off" if text == "off" else seconds(text)
 
 
 def micro_batch(text: str) -> int | str:
@@ -105,7 +112,7 @@ class Settings(Record):
     out: str | None = None
     resume: str | None = None
     keep: str | None = None
-    hang_timeout: float | None = None
+    hang_timeout: float | str | None = None
     start_timeout: float | None = None
     on_nan: str = "stop"
     no_fallback: bool = False
@@ -175,7 +182,12 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("resume", str, "DIR", "go on from the newest good checkpoint in DIR (default: --out)"),
     Setting("keep", str, "RULE", "checkpoints to keep: last:N, best:METRIC, or all (default last:3)"),
     Setting("seed", whole, "N", "seed of initialisation, data order and dropout (default 42)"),
-    Setting("hang_timeout", seconds, "S", "seconds without progress after which a run is stopped and the stuck rank named"),
+    Setting(
+        "hang_timeout",
+        patience,
+        "S",
+        "seconds without progress after which the run ends and the stuck rank is named; off (default: 20 steps, at least 60)",
+    ),
     Setting("start_timeout", seconds, "S", "seconds to wait for all ranks (default 25 on one machine, 600 across nodes)"),
     Setting("on_nan", one_of("stop", "skip"), "stop|skip", "what to do at a loss that is not finite (default stop)"),
     Setting("no_fallback", switch, "", "make an operator that falls back to the CPU an error"),

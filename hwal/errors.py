@@ -10,6 +10,7 @@
     ├── OutputError           exit 1   a folder or file cannot be written, or the disk is full
     ├── CheckpointError       exit 1   a checkpoint is missing, incomplete or corrupt
     ├── WorldError            exit 1   the ranks asked for are not the ranks that answered
+    │   └── LostRankError              a rank that others wait for is gone
     └── ScriptError           exit 1   the user's script, or how it uses the Runtime
 
     Preempted                 exit 75  not an error: a checkpoint is on disk, run again with --resume
@@ -80,15 +81,24 @@ class WorldError(HwalError):
     pass
 
 
+class LostRankError(WorldError):
+    pass
+
+
 class ScriptError(HwalError):
     pass
 
 
 class Preempted(SystemExit):
-    """Ends the script after a signal, once a checkpoint is on disk. A SystemExit, so that `except Exception` lets it pass."""
+    """Ends the script after a signal, once a checkpoint is on disk. A SystemExit, so that `except Exception` lets it pass.
 
-    def __init__(self, code: int = EXIT_PREEMPTED) -> None:
+    `signal` is the name of the one that ended this rank by itself, when there was nothing to save yet; None where all ranks
+    agreed.
+    """
+
+    def __init__(self, code: int = EXIT_PREEMPTED, signal: str | None = None) -> None:
         super().__init__(code)
+        self.signal = signal
 
 
 def nearest(text: str, known: Iterable[str]) -> str | None:

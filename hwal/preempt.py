@@ -4,24 +4,89 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
+import sys
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from time import monotonic
 from types import FrameType
 from typing import Any
 
+from hwal.env import STATE_DIR
+from hwal.errors import EXIT_FAILED, EXIT_OK, EXIT_PREEMPTED, Preempted
+
+LINGER = 30  # seconds that a loader's worker works on after SIGTERM
 ECHO = 0.5  # seconds in which a second signal is the same one: wrappers pass on a Ctrl-C that the terminal sent to all
-NAMES = ("SIGTERM", "SIGINT", "SIGUSR1")
+NAMES = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGHUP")
+
+
+def numbers() -> list[int]:
+    """The signals that ask for an end: those that this system has. SIGHUP does not under nohup, which has it ignored."""
+    found = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
+    return [number for number in found if number.name != "SIGHUP" or signal.getsignal(number) is not signal.SIG_IGN]
+
+
+def nothing_to_save(name: str, when: str, source: str | os.PathLike[str] | None) -> tuple[int, str]:
+    """The exit code after a signal when there was nothing to save yet, and the words. `source`: what there is to go on from."""
+    if source is None:
+        return EXIT_FAILED, f"{name} {when}: nothing is lost, and there is no checkpoint to go on from"
+    return EXIT_PREEMPTED, f"{name} {when}: go on with --resume {source}"
+
+
+def rank_code(code: int, launcher: str) -> int:
+    """A rank's exit code for that of a preempted run: torchrun takes any but 0 for a failure and would start the ranks again.
+    hwal's launcher knows what 0 stands for."""
+    return EXIT_OK if os.environ.get(STATE_DIR) or (launcher == "torchrun" and code == EXIT_PREEMPTED) else code
+
+
+@contextmanager
+def blocked() -> Iterator[None]:
+    """These signals wait: a process started within begins with them waiting, until it can take them (release)."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def release() -> None:
+    """Takes the signals that have waited since this process began."""
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers())
+
+
+def linger() -> None:
+    """In a process that works for a run's own: what asks a run to end may reach all of its processes (Ctrl-C in a terminal, a
+    scheduler), and must not take this one from a step that is being ended. SIGTERM, by which a parent ends it, does so later.
+    """
+
+    def later(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        if hasattr(signal, "alarm"):
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(LINGER)
+
+    for number in numbers():
+        signal.signal(number, later if number == signal.SIGTERM else signal.SIG_IGN)
 
 
 class StopRequest:
-    """Remembers the first SIGTERM, SIGINT or SIGUSR1; a second one ends the process at once, as if no handler were there.
+    """Remembers the first of the signals; a second one ends the process at once, with the children it has.
 
     Installed by the main thread only; elsewhere (a notebook's worker thread) it stays silent.
+
+    Attributes:
+        name: of the first signal; None before.
+        at_once: whether there is nothing to lose yet: the first one ends the script right where it is.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, at_once: bool = False) -> None:
         self.name: str | None = None
+        self.at_once = at_once
         self._before: dict[int, Any] = {}
         self._pid = 0
         self._at = 0.0
@@ -33,10 +98,8 @@ class StopRequest:
         if threading.current_thread() is not threading.main_thread():
             return
         self._pid = os.getpid()
-        for name in NAMES:
-            number = getattr(signal, name, None)  # Windows has no SIGUSR1
-            if number is not None:
-                self._before[number] = signal.signal(number, self._on_signal)
+        for number in numbers():
+            self._before[number] = signal.signal(number, self._on_signal)
 
     def uninstall(self) -> None:
         for number, handler in self._before.items():
@@ -44,14 +107,39 @@ class StopRequest:
         self._before = {}
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        forked = os.getpid() != self._pid  # a child of the script's inherits the handler, and has nothing to save
-        if self.name is None and not forked:
-            self.name = signal.Signals(number).name
-            self._at = monotonic()
-            with suppress(OSError):  # not print: the signal may have come in the midst of one
-                os.write(2, f"\nhwal: {self.name}: saving after this step; once more ends at once\n".encode())
-            return
-        if not forked and monotonic() - self._at < ECHO:
-            return
-        signal.signal(number, self._before.get(number) if forked else signal.SIG_DFL)
-        os.kill(os.getpid(), number)
+        if os.getpid() != self._pid:  # a child of the script's inherits the handler, and has nothing to save
+            signal.signal(number, self._before.get(number))
+            os.kill(os.getpid(), number)
+        elif self.name is None:
+            self._first(number)
+        elif monotonic() - self._at >= ECHO:
+            _end_children()
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+    def _first(self, number: int) -> None:
+        self._at = monotonic()
+        self.name = signal.Signals(number).name
+        if self.at_once:
+            raise Preempted(signal=self.name)
+        _write(f"\nhwal: {self.name}: saving after this step; once more ends at once\n")
+
+
+def _write(text: str) -> None:
+    """Not print: the signal may have come in the midst of one. Where the terminal is gone, what is printed from here on goes
+    nowhere: it must not fail the script before that has saved."""
+    try:
+        os.write(2, text.encode())
+    except OSError:
+        with suppress(OSError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            for stream in (1, 2):
+                if stat.S_ISCHR(os.fstat(stream).st_mode):
+                    os.dup2(nowhere, stream)
+
+
+def _end_children() -> None:
+    """Loaders' workers and other processes of multiprocessing's: they would notice by themselves, seconds later."""
+    process = sys.modules.get("multiprocessing.process")
+    for child in process.active_children() if process is not None else ():
+        child.kill()

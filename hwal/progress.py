@@ -25,6 +25,7 @@ class Progress:
         self.samples_in_feed = 0
         self._feeds_begun = 0
         self._exhausted = False  # the feed in progress was read to its end
+        self._before_end: tuple[int, int, int, int] | None = None  # where it stood then, until the script begins another
         self._epochs: int | None = None
         self._in_epochs = False
 
@@ -42,6 +43,7 @@ class Progress:
         try:
             while (count is None or self.epoch < count) and not self.finished:
                 yield self.epoch
+                self._before_end = None
                 if not self.finished:
                     self.end_epoch()
         finally:
@@ -52,7 +54,7 @@ class Progress:
         number, self._feeds_begun = self._feeds_begun, self._feeds_begun + 1
         if number < self.feed or self.finished:
             return None
-        self._exhausted = False
+        self._exhausted, self._before_end = False, None
         if number > self.feed:
             self.feed, self.steps_in_feed, self.samples_in_feed = number, 0, 0
         return self.steps_in_feed
@@ -66,8 +68,18 @@ class Progress:
     def end_feed(self) -> None:
         """A training feed was read to its end; outside of epochs() that ends the epoch."""
         self._exhausted = not self.finished
+        self._before_end = self.epoch, self.feed, self.steps_in_feed, self.samples_in_feed
         if not self._in_epochs:
             self.end_epoch()
+
+    def reopen(self) -> bool:
+        """Goes back behind the last step, if the script has read a feed to its end and begun no other: what it does in
+        between, an evaluation say, will be done again. Whether it has."""
+        if self._before_end is None:
+            return False
+        self.epoch, self.feed, self.steps_in_feed, self.samples_in_feed = self._before_end
+        self._exhausted = False
+        return True
 
     def end_epoch(self) -> None:
         self.epoch += 1

@@ -5,39 +5,34 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
 from hwal.env import RUN_DIR, Settings
 from hwal.errors import OutputError, UsageError
-from hwal.launch.world import job_id
+from hwal.launch.world import job_id, starts_again
 from hwal.values import World
 
 RUNS = Path("runs")
 TRACES = ("metrics.jsonl", "checkpoints", "plan.json", "preempted.json")
 
 
-def choose_run_dir(settings: Settings, stem: str, world: World, environ: Mapping[str, str]) -> Path:
+def choose_run_dir(settings: Settings, stem: str, world: World, environ: Mapping[str, str], joins: bool = False) -> Path:
     """Where the run called `stem` (its script's name) keeps its files. Raises UsageError and OutputError.
 
     HWAL_RUN_DIR, as the launcher set it; else --out, which must not hold another run; else the run that --resume goes on
     with (a single checkpoint begins a run of its own); else runs/STEM, or the first free of runs/STEM-2, -3 … when it is
     there already. Ranks that another launcher started cannot agree on what is free: their folder is named after the job.
+
+    `joins`: this machine may join a run that is at work on others; its ranks see whether it does (refuse_second).
     """
     if environ.get(RUN_DIR):
         return Path(environ[RUN_DIR])
     if settings.out is not None:
         out = Path(settings.out)
-        starts_again = environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
         goes_on = settings.resume is not None and out.resolve() in (Path(settings.resume) / "it").resolve().parents
-        if not goes_on and world.rank == 0 and not starts_again and out.is_dir() and holds_run(out):
-            raise UsageError(
-                f"{out} already holds a run",
-                where=f"--out {out}",
-                why="a second one would write over its files",
-                hint="--resume goes on with it; or choose another --out",
-            )
+        if not (goes_on or joins or starts_again(environ)) and world.rank == 0:
+            refuse_second(out)
         return out
     if settings.resume is not None and not is_checkpoint(Path(settings.resume)):
         return Path(settings.resume)
@@ -50,6 +45,17 @@ def choose_run_dir(settings: Settings, stem: str, world: World, environ: Mapping
         raise OutputError(
             f"cannot look into {RUNS}: {error.strerror}", where=str(RUNS), hint="choose a folder by --out"
         ) from None
+
+
+def refuse_second(out: Path) -> None:
+    """Raises UsageError where a run has left files: another one must not begin there."""
+    if out.is_dir() and holds_run(out):
+        raise UsageError(
+            f"{out} already holds a run",
+            where=f"--out {out}",
+            why="a second one would write over its files",
+            hint="--resume goes on with it; or choose another --out",
+        )
 
 
 def is_checkpoint(path: Path) -> bool:
@@ -95,12 +101,6 @@ def make_run_dir(path: Path, new: bool = False) -> bool:
             f"the run's folder {path} cannot be written: {error.strerror}", where="--out", hint="choose another --out"
         ) from None
     return True
-
-
-def drop_empty(path: Path) -> None:
-    """A run that failed before it wrote anything leaves no folder behind."""
-    with suppress(OSError):
-        path.rmdir()
 
 
 def _candidates(name: str) -> Iterator[Path]:

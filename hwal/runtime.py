@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from hwal.env import Settings
-from hwal.errors import EXIT_OK, EXIT_PREEMPTED, DeviceError, OutputError, Preempted, ScriptError
+from hwal.errors import EXIT_PREEMPTED, DeviceError, OutputError, Preempted, ScriptError
 from hwal.host import Host
 from hwal.record import Record
 from hwal.topology import Device
@@ -30,7 +30,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Job:
-    """All that a Runtime is told: who it is in the world, the plan, what the user chose, where its files go."""
+    """All that a Runtime is told: who it is in the world, the plan, what the user chose, where its files go.
+
+    `again`: the engine has started this run before, which goes on from its own newest checkpoint, if it has one.
+    """
 
     world: World
     plan: Plan
@@ -38,6 +41,7 @@ class Job:
     caps: Caps
     run_dir: Path
     script: str
+    again: bool = False
 
     @property
     def process(self) -> Process:
@@ -96,9 +100,9 @@ class Runtime(ABC):
         self.progress = Progress(job.settings.seed, job.world.size)
         self.checkpoints = Checkpoints(job.run_dir / "checkpoints", job.settings.keep)
         self.saving = Background()
-        self.stop_request = StopRequest()
+        self.stop_request = StopRequest(at_once=job.world.size == 1)
         self.reporter = Reporter(job.run_dir if self.is_main else None)
-        self.ended = False
+        self.ended = self.stopping = False
 
     # start and end
 
@@ -117,6 +121,8 @@ class Runtime(ABC):
         except BaseException as failure:
             late = failure
         self.stop_request.uninstall()  # not before: a signal while the last checkpoint is written must not cost it
+        if first and isinstance(error, Preempted) and error.signal is not None:
+            error.code = self._nothing_to_save(error.signal)
         self.reporter.close(failed=isinstance(error or late, Exception | KeyboardInterrupt))
         if late is not None:
             if error is None:
@@ -124,6 +130,8 @@ class Runtime(ABC):
             self.say(f"the last checkpoint failed too: {late}")
         if first and error is None and (summary := self.reporter.summary()) is not None:
             self.say(f"{summary}; see {self.run_dir}")
+        elif first and error is None and self.steps_done:
+            self.say(f"no step was left to do: {self.steps_done} were done before; see {self.run_dir}")
 
     def __enter__(self) -> Self:
         return self
@@ -228,6 +236,7 @@ class Runtime(ABC):
         """
         progress = self.progress
         progress.end_step(samples)
+        self.stop_request.at_once = False  # from here on there is something to lose
         self.reporter.step(progress.step, progress.epoch, loss, lr, samples, count)
 
     def write_plan(self, **decided: Any) -> None:
@@ -246,12 +255,33 @@ class Runtime(ABC):
 
     def preempt(self) -> None:
         """Saves, leaves preempted.json and ends the script with exit code 75. Every rank calls it at the same step."""
-        folder = self.save(wait=True)
+        from hwal.preempt import rank_code
+
+        if self.stopping:  # the barrier below asks again
+            return
+        self.stopping = True
+        name = self.stop_request.name or "another rank's signal"
+        if not self.steps_done:
+            raise Preempted(self._nothing_to_save(name))
+        folder = self.save_to_stop()
         if self.is_main:
-            self.checkpoints.mark_preempted(self.run_dir, self.stop_request.name or "another rank's signal", self.steps_done)
-            self.say(f"{self.stop_request.name or 'stop'}: saved {folder}; go on with --resume {self.run_dir}")
-        # torchrun takes any code but 0 for a failure and would start the ranks again
-        raise Preempted(EXIT_OK if self.job.world.launcher == "torchrun" else EXIT_PREEMPTED)
+            self.checkpoints.mark_preempted(self.run_dir, name, self.steps_done)
+            self.say(f"{name}: saved {folder}; go on with --resume {self.run_dir}")
+        self.barrier()  # mpirun kills the others when one has ended
+        raise Preempted(rank_code(EXIT_PREEMPTED, self.job.world.launcher))
+
+    def save_to_stop(self) -> Path:
+        """The checkpoint of this moment, whole."""
+        return self.save(wait=True)
+
+    def _nothing_to_save(self, name: str) -> int:
+        """Says what there is to go on from after a signal before the first step; returns the exit code."""
+        from hwal.preempt import nothing_to_save, rank_code
+
+        source = self.run_dir if self.checkpoints.found() else self.job.settings.resume
+        code, told = nothing_to_save(name, "before a step was done", source)
+        self.say(told)
+        return rank_code(code, self.job.world.launcher)
 
     def say(self, text: str) -> None:
         """One line to the person at the terminal, from the main rank, above the progress bar."""

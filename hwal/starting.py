@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
 from hwal.choose import choose
-from hwal.env import DEVICE, PROCESSES, SETTINGS, TOPOLOGY, Settings, strangers
+from hwal.env import DEVICE, PROCESSES, SETTINGS, STATE_DIR, TOPOLOGY, Settings, strangers
 from hwal.errors import HwalError, ScriptError, UsageError, VersionError, WorldError, nearest
 from hwal.host import Host
 from hwal.launch.build import keep_threads
+from hwal.launch.folder import hold
 from hwal.launch.framework import FRAMEWORKS
 from hwal.launch.place import read_plan, take_place
-from hwal.launch.world import number, read_world
+from hwal.launch.world import number, read_world, round_of, starts_again
 from hwal.plan import make_plan
+from hwal.plan.world import at_world
 from hwal.registry import Registry
-from hwal.rundir import choose_run_dir, is_new, make_run_dir
+from hwal.rundir import choose_run_dir, is_new, make_run_dir, refuse_second
 from hwal.runtime import Backend, Job, Runtime, guard_spawned
 from hwal.strategy_file import take_file
 from hwal.survey import survey
@@ -51,28 +53,30 @@ def begin(framework: str | None, environ: MutableMapping[str, str]) -> Runtime:
     else:
         laid = Laid(given, _backend(given.backend))
     check_plan(laid.plan, world, framework)
-    cls = runtime_class(laid.backend, laid.plan.framework)
+    plan = at_world(laid.plan, settings, world.nodes, laid.backend.caps)
+    cls = runtime_class(laid.backend, plan.framework)
     script = sys.argv[0] if sys.argv else ""
     run_dir = choose_run_dir(settings, _stem(script), world, environ)
     while not make_run_dir(run_dir, is_new(settings, world, environ)):
         run_dir = choose_run_dir(settings, _stem(script), world, environ)
-    settings = _goes_on(settings, run_dir, environ)
+    again = starts_again(environ)
+    if environ.get(STATE_DIR) and not (environ.get(PROCESSES) or again or settings.resume):
+        refuse_second(run_dir)  # machines may come and go: hwal train could not know that this is the beginning
     if world.rank == 0:
-        for line in laid.lines:
+        if world.launcher != "torchrun" or not environ.get(STATE_DIR):  # else hwal's launcher has it
+            hold(run_dir)
+        for line in (*laid.lines, *(_again(plan, environ) if again else ())):
             print(f"hwal: {line}", file=sys.stderr)
-    runtime = cls(Job(world, laid.plan, settings, laid.backend.caps, run_dir, script))
+    runtime = cls(Job(world, plan, settings, laid.backend.caps, run_dir, script, again))
     runtime.start()
     return runtime
 
 
-def _goes_on(settings: Settings, run_dir: Path, environ: Mapping[str, str]) -> Settings:
-    """A world that torchrun started again goes on from its own newest checkpoint; without one it begins anew."""
-    if environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
-        return settings
-    if any((run_dir / "checkpoints").glob("step-*")):
-        return replace(settings, resume=str(run_dir))
-    (run_dir / "metrics.jsonl").unlink(missing_ok=True)
-    return settings
+def _again(plan: Plan, environ: Mapping[str, str]) -> tuple[str, ...]:
+    machines = f"{plan.nodes} machine{'s' * (plan.nodes > 1)}"
+    return (
+        f"start {int(round_of(environ)) + 1} of this world: {plan.world_size} rank(s) on {machines}; strategy {plan.strategy}",
+    )
 
 
 def check_size(world: World, environ: Mapping[str, str]) -> None:

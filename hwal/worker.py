@@ -16,14 +16,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, overload
 
-from hwal.env import PLAN, PROCESSES, RUN_DIR, STATE_DIR
-from hwal.errors import EXIT_FAILED, EXIT_OK, EXIT_PREEMPTED, HwalError, Preempted, ScriptError
+from hwal.env import PLAN, PROCESSES, RESUME, RUN_DIR, STATE_DIR
+from hwal.errors import EXIT_FAILED, EXIT_OK, EXIT_PREEMPTED, HwalError, LostRankError, Preempted, ScriptError
+from hwal.launch.folder import drop_empty
 from hwal.launch.outcome import is_lost_peer
 from hwal.launch.place import read_plan, take_place
 from hwal.launch.script import install_excepthook, name_of, run_script, told, traceback_lines
 from hwal.launch.station import Station
 from hwal.launch.world import read_world
-from hwal.rundir import drop_empty
+from hwal.preempt import StopRequest, nothing_to_save, rank_code, release
 from hwal.runtime import KerasRuntime, Runtime, TorchRuntime
 from hwal.values import Plan, Process, World
 
@@ -69,6 +70,8 @@ class Ending:
     lines: tuple[str, ...] = ()
     lost_peer: bool = False
     preempted: bool = False
+    alone: bool = False
+    of_world: bool = False
 
 
 def main(argv: Sequence[str]) -> int:
@@ -77,12 +80,15 @@ def main(argv: Sequence[str]) -> int:
     error: BaseException | None = None
     world = World()
     faulthandler.enable()  # a crash of native code leaves the line of Python that it came from
+    stop = StopRequest(at_once=True)
+    stop.install()
     try:
         world = read_world(os.environ)
         plan = read_plan(os.environ)
         process = plan.processes[world.local_rank % plan.local_size] if plan else Process(world.local_rank, ())
         if os.environ.get(STATE_DIR):
             station = Station(os.environ, world, _device(plan, process))
+        release()
         take_place(process, os.environ)
         if plan is not None:
             _guard(plan, os.environ)
@@ -91,6 +97,7 @@ def main(argv: Sequence[str]) -> int:
             _never_started(name_of(argv), world)
     except BaseException as raised:
         error = raised
+    stop.at_once = False  # what is left to do takes a moment
     ending = _ending(error, name_of(argv), world)
     if ending.code == EXIT_OK:
         try:
@@ -101,10 +108,12 @@ def main(argv: Sequence[str]) -> int:
         drop_empty(Path(os.environ[RUN_DIR]))
     _show(ending, station)
     if station is not None:
-        station.leave(ending.code, ending.error, ending.lines, ending.lost_peer, ending.preempted)
+        how = (ending.lost_peer, ending.preempted, ending.alone, ending.of_world)
+        station.leave(ending.code, ending.error, ending.lines, *how)
     if ending.code != EXIT_OK:
         with suppress(Exception):  # the first error is the one that counts
             end_forgotten(error)
+    stop.uninstall()
     return ending.code
 
 
@@ -142,9 +151,16 @@ def _ending(error: BaseException | None, script: str, world: World) -> Ending:
     if error is None:
         return Ending(EXIT_OK)
     if isinstance(error, Preempted):
-        return Ending(error.code if isinstance(error.code, int) else EXIT_PREEMPTED, preempted=True)
+        code = error.code if isinstance(error.code, int) else EXIT_PREEMPTED
+        if error.signal is None:
+            return Ending(code, preempted=True)
+        if _started:  # it has told, and knows the code
+            return Ending(code, preempted=True, alone=True)
+        code, line = _before_start(error.signal, world, os.environ)
+        return Ending(code, lines=(line,), preempted=True, alone=True)
     if isinstance(error, HwalError):
-        return Ending(error.exit_code, error.what, tuple(told(error)), is_lost_peer(str(error)))
+        lost = isinstance(error, LostRankError)
+        return Ending(error.exit_code, error.what, tuple(told(error)), lost or is_lost_peer(str(error)), of_world=lost)
     if isinstance(error, SystemExit):
         return _exited(error.code, script)
     if isinstance(error, KeyboardInterrupt):
@@ -153,6 +169,14 @@ def _ending(error: BaseException | None, script: str, world: World) -> Ending:
         )
     text = f"{type(error).__name__}: {error}".split("\n")[0].rstrip(": ")
     return Ending(EXIT_FAILED, text, tuple(traceback_lines(error)), is_lost_peer(str(error)))
+
+
+def _before_start(signal: str, world: World, environ: Mapping[str, str]) -> tuple[int, str]:
+    """The exit code after a signal before hwal.start(), and what to say of it."""
+    folder, resumed = environ.get(RUN_DIR), environ.get(RESUME)
+    source = folder if folder and any(Path(folder).glob("checkpoints/step-*")) else resumed
+    code, line = nothing_to_save(signal, "before hwal.start()", source)
+    return rank_code(code, world.launcher), f"hwal: {line}"
 
 
 def _exited(code: Any, script: str) -> Ending:

@@ -6,7 +6,8 @@ import pytest
 
 from hwal.env import Settings
 from hwal.errors import OutputError, UsageError
-from hwal.rundir import choose_run_dir, drop_empty, make_run_dir
+from hwal.launch.folder import drop_empty
+from hwal.rundir import choose_run_dir, make_run_dir
 from hwal.values import World
 
 

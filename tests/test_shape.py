@@ -170,7 +170,7 @@ BASE = {
     "loop": ("barrier", "end", "epochs", "feed", "log", "mean", "memory", "prepare", "save", "say", "scope", "start"),
 }
 ADDED = {TorchRuntime: {"autocast", "backward", "is_ghost", "step"}, KerasRuntime: {"compile_options", "run"}}
-BELOW = {"preempt", "resume_at", "step_done", "write_plan"}
+BELOW = {"preempt", "resume_at", "save_to_stop", "step_done", "write_plan"}
 """What the frameworks' runtimes share below the surface: not for scripts."""
 
 

@@ -52,12 +52,23 @@ class Stored:
 
 
 def choose(rt: SharedTorchRuntime) -> Found | None:
-    """The newest good checkpoint of the folder that --resume names, if it was given. Raises CheckpointError.
+    """The newest good checkpoint of the folder that --resume names, if it was given; of a run that was started again, its
+    own, if it has one. Raises CheckpointError.
 
     Every rank calls it; rank 0 looks and verifies, and all have its answer.
     """
+    if rt.job.settings.resume is None and not rt.job.again:
+        return None
+    return rt.channel.ask(lambda: _look(rt))
+
+
+def _look(rt: SharedTorchRuntime) -> Found | None:
+    if rt.job.again:
+        if (own := rt.checkpoints.newest(rt.say)) is not None:
+            return Found(*own)
+        rt.reporter.resumed(0)
     source = rt.job.settings.resume
-    return None if source is None else rt.channel.ask(lambda: _find(Path(source), rt))
+    return None if source is None else _find(Path(source), rt)
 
 
 def _find(source: Path, rt: SharedTorchRuntime) -> Found:

@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from hwal.errors import ScriptError
+from hwal.preempt import linger
 from hwal_torch.units import Cut, Unit, grouped
 
 T = TypeVar("T")
@@ -42,11 +43,23 @@ def rebuilt(loader: DataLoader[Any], reading: Reading, **parts: Any) -> DataLoad
         num_workers=loader.num_workers,
         pin_memory=reading.pin_memory,
         timeout=loader.timeout,
-        worker_init_fn=loader.worker_init_fn,
+        worker_init_fn=Began(loader.worker_init_fn),
         generator=torch.Generator().manual_seed(reading.seed),
         **workers,
         **parts,
     )
+
+
+class Began:
+    """Runs first in a worker: a signal to all processes of the run must not take it from a step that needs its data."""
+
+    def __init__(self, then: Callable[[int], Any] | None) -> None:
+        self.then = then
+
+    def __call__(self, worker: int) -> None:
+        linger()
+        if self.then is not None:
+            self.then(worker)
 
 
 def regrouped(batches: Iterable[T], reading: Reading, rows: Callable[[T], int], join: Callable[[list[T]], T]) -> Iterator[T]:

@@ -20,7 +20,7 @@ from typing import Any
 
 from hwal.env import STATE_DIR
 from hwal.launch.lifeline import AGENT, LAUNCHER, end_with_parent, leave_pid
-from hwal.launch.outcome import FAILURE, Exit, Failure
+from hwal.launch.outcome import FAILURE, Failure
 
 
 def main(argv: Sequence[str]) -> int:
@@ -41,6 +41,9 @@ def _launch(argv: Sequence[str], state_dir: Path) -> Failure | None:
     try:
         from torch.distributed import run
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+        from torch.distributed.launcher import api
+
+        from hwal_torch.agent import Agent, agents, exit_of
     except ImportError as error:
         return Failure(agent=f"torch cannot be imported: {error}\n  try:   pip install 'hwal[torch]'", usage=True)
     logging.disable(logging.ERROR)  # in this process only: what it would say, hwal says in a few lines
@@ -56,18 +59,16 @@ def _launch(argv: Sequence[str], state_dir: Path) -> Failure | None:
         return Failure(agent=f"torchrun refuses --engine-args: {why}\n  where: --engine-args\n  try:   {hint}", usage=True)
     if _is_taken(args):
         return Failure(agent=_port_taken(args.rdzv_endpoint, "on one machine this run would have to serve it"))
+    api.LocalElasticAgent = Agent  # type: ignore[attr-defined]
     args.log_dir = args.log_dir or str(state_dir / "torchrun")
     try:
         run.run(args)
     except ChildFailedError as error:
-        return Failure(tuple(_exit(rank, failure) for rank, failure in sorted(error.failures.items())))
+        exits = tuple(exit_of(rank, failure) for rank, failure in sorted(error.failures.items()))
+        return Failure(exits, tuple(line for agent in agents for line in agent.restarts))
     except Exception as error:
         return Failure(agent=_explain(error, args))
     return None
-
-
-def _exit(rank: int, failure: Any) -> Exit:
-    return Exit(rank, failure.pid, failure.exitcode, float(failure.timestamp))
 
 
 def _is_taken(args: Any) -> bool:

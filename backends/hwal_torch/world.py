@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from hwal.errors import WorldError
+from hwal.launch.world import round_of
 from hwal.values import World
 
 LOCAL_TIMEOUT = 25.0  # seconds, when all ranks are on this machine: with imports, an error in under 30
@@ -21,8 +22,8 @@ COLLECTIVES = timedelta(minutes=30)  # torch's own limit, once the world stands:
 _joined = itertools.count()
 
 
-def join(world: World, collectives: str, device: torch.device, timeout: float | None) -> None:
-    """Makes the process group of `world` and checks by a collective that every rank is in it.
+def join(world: World, collectives: str, device: torch.device, timeout: float | None) -> Store:
+    """Makes the process group of `world`, checks by a collective that every rank is in it, and returns the world's store.
 
     Raises WorldError naming the ranks that did not come within `timeout` seconds.
     """
@@ -51,6 +52,7 @@ def join(world: World, collectives: str, device: torch.device, timeout: float | 
         ) from None
     if seen.tolist() != [1.0] * world.size:
         raise WorldError(f"the first collective of {world.size} ranks gave {seen.tolist()}", where=_where(world))
+    return store
 
 
 def _where(world: World) -> str:
@@ -77,7 +79,7 @@ def _store(world: World, limit: float) -> Store:
             else "start all ranks, or unset WORLD_SIZE",
         ) from None
     # a world that started again, or a second Runtime of the same process, must not read the last one's names
-    return PrefixStore(f"hwal/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{next(_joined)}", store)
+    return PrefixStore(f"hwal/{round_of(os.environ)}/{next(_joined)}", store)
 
 
 def _roll_call(store: Store, world: World, deadline: float, limit: float) -> None:

@@ -17,6 +17,7 @@ from hwal.env import DEVICE, SETTINGS, TOPOLOGY, Settings, strangers
 from hwal.errors import EXIT_OK, UsageError, VersionError
 from hwal.host import Host
 from hwal.launch import build, elastic, run
+from hwal.launch.folder import hold
 from hwal.launch.framework import framework_of, read_source
 from hwal.launch.world import read_world
 from hwal.plan import make_plan
@@ -44,7 +45,8 @@ def main(argv: Sequence[str]) -> int:
     source = None if request.script is None else read_source(request.script)
     choice, plan = _plan(request, found, source, world)
     backend = found.backends[plan.backend]
-    run_dir = choose_run_dir(request.settings, _stem(request.script), world, environ)
+    joins = elastic.nodes(request.engine_arguments) is None
+    run_dir = choose_run_dir(request.settings, _stem(request.script), world, environ, joins)
     environment = backend.environment(plan)
     launch = build(plan, request, environment, world, environ, run_dir)
     if not given.flags.get("dry_run"):
@@ -52,6 +54,8 @@ def main(argv: Sequence[str]) -> int:
         while not make_run_dir(run_dir, is_new(request.settings, world, environ)):
             run_dir = choose_run_dir(request.settings, _stem(request.script), world, environ)
             launch = build(plan, request, environment, world, environ, run_dir)
+        if world.rank == 0 and elastic.nodes(request.engine_arguments) == 1:  # several machines share it
+            hold(run_dir)
     if world.rank == 0:
         notes += (*plan.notes, *(launch.notes if given.flags.get("dry_run") else ()))  # else the engine prints its own
         tell("\n".join(_story(choice, plan, launch, run_dir, (*notes, *strangers(environ)))))

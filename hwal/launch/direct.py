@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 
 from hwal.errors import HwalError
+from hwal.preempt import blocked
 from hwal.values import Launch
 
 
@@ -21,6 +22,7 @@ def run(launch: Launch, environ: Mapping[str, str]) -> int:
 
         return subprocess.run(command.argv, env=env, check=False).returncode
     try:
-        os.execve(command.argv[0], list(command.argv), env)
+        with blocked():  # the worker takes them when it can
+            os.execve(command.argv[0], list(command.argv), env)
     except OSError as error:
         raise HwalError(f"cannot start {command.argv[0]}: {error.strerror}", where="--engine direct") from None

@@ -36,7 +36,8 @@ class Outcome(Record):
         exit: the exit code that it ends with.
         error: one line; None after success. lines: what to show of it, its last line last.
         lost_peer: the error says that another rank went away, so it is hardly the cause.
-        preempted: it saved and ended because a signal asked for it.
+        preempted: it ended because a signal asked for it. alone: by itself, before there was anything to save.
+        of_world: the error is not this rank's own, but says what is wrong with the whole run.
         log: the file that holds all it wrote, None where that went to the terminal.
     """
 
@@ -50,6 +51,8 @@ class Outcome(Record):
     lines: tuple[str, ...] = ()
     lost_peer: bool = False
     preempted: bool = False
+    alone: bool = False
+    of_world: bool = False
     log: str | None = None
 
     def write(self, state_dir: Path) -> None:
@@ -72,9 +75,13 @@ class Exit(Record):
 
 @dataclass(frozen=True)
 class Failure(Record):
-    """What the agent leaves in state_dir/failure.json: the ranks that failed, or why it could not start any."""
+    """What the agent leaves in state_dir/failure.json: the ranks that failed, or why it could not start any.
+
+    `restarts`: the first line about each failure before, after which the world was started again.
+    """
 
     exits: tuple[Exit, ...] = ()
+    restarts: tuple[str, ...] = ()
     agent: str | None = None
     usage: bool = False
 
@@ -123,8 +130,9 @@ def is_lost_peer(text: str) -> bool:
 def first_failure(exits: Iterable[Exit], outcomes: Mapping[int, Outcome]) -> Verdict | None:
     """Which rank failed first; None when none did.
 
-    A rank that a signal killed before it could leave an error comes first; then the earliest error that is not about a
-    lost peer; then the earliest of those; last, ranks that were ended because another failed (SIGTERM, and SIGKILL later).
+    What all ranks say of the whole run, that it is stuck, comes before all. Then a rank that a signal killed before it could
+    leave an error; the earliest error that is not about a lost peer; the earliest of those; last, ranks that were ended
+    because another failed (SIGTERM, and SIGKILL later).
     """
     exits = list(exits)
     begun = min((end.time for end in exits), default=0.0)
@@ -132,7 +140,7 @@ def first_failure(exits: Iterable[Exit], outcomes: Mapping[int, Outcome]) -> Ver
     for end in exits:
         left = outcomes.get(end.rank)
         if left is not None and left.error is not None:
-            order = 2 if left.lost_peer else 1
+            order = 2 if left.lost_peer else -1 if left.of_world else 1
         elif end.code < 0 and end.code != -SIGTERM and end.time <= begun + 1:
             order = 0
         else:
@@ -149,6 +157,8 @@ def first_failure(exits: Iterable[Exit], outcomes: Mapping[int, Outcome]) -> Ver
 def describe(verdict: Verdict, size: int, logs: Path | None) -> list[str]:
     """The lines that hwal prints about a failed run."""
     outcome, rank = verdict.outcome, verdict.rank
+    if outcome is not None and outcome.of_world:
+        return list(outcome.lines)
     device = f" on {outcome.device}" if outcome else ""
     lines = [f"hwal: rank {rank} of {size}{device} {_how(verdict)}"]
     log = Path(outcome.log) if outcome and outcome.log else logs / f"rank-{rank}.log" if logs else None
@@ -157,6 +167,16 @@ def describe(verdict: Verdict, size: int, logs: Path | None) -> list[str]:
     if log is not None and log.exists():
         lines.append(f"  all of it: {log}")
     return lines
+
+
+def restarts(failure: Failure) -> list[str]:
+    """What to say of the failures before the last."""
+    count = len(failure.restarts)
+    if not count:
+        return []
+    times = "once" if count == 1 else f"{count} times"
+    lines = [f"  the world was started again {times} before, as many as --max-restarts allows"]
+    return lines + [f"  failure {number}: {line}" for number, line in enumerate(failure.restarts, 1)]
 
 
 def _how(verdict: Verdict) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from hwal.env import RUN_DIR, STATE_DIR
 from hwal.launch.lifeline import AGENT, end_with_parent
 from hwal.launch.outcome import Outcome
+from hwal.launch.world import starts_again
 from hwal.values import World
 
 
@@ -23,7 +24,7 @@ class Station:
         end_with_parent(self.folder, AGENT)
         self.log = Path(environ.get(RUN_DIR) or self.folder) / "logs" / f"rank-{world.rank}.log"
         self.is_main = world.rank == 0
-        self._prepare_log(first=environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0")
+        self._prepare_log(first=not starts_again(environ))
         log = None if self.is_main else str(self.log)
         self.outcome = Outcome(world.rank, os.getpid(), device, time.time(), log=log)
         self.outcome.write(self.folder)
@@ -42,7 +43,16 @@ class Station:
         os.dup2(descriptor, 2)
         os.close(descriptor)
 
-    def leave(self, code: int, error: str | None, lines: Sequence[str], lost_peer: bool, preempted: bool) -> None:
+    def leave(
+        self,
+        code: int,
+        error: str | None,
+        lines: Sequence[str],
+        lost_peer: bool,
+        preempted: bool,
+        alone: bool = False,
+        of_world: bool = False,
+    ) -> None:
         """The last word. An error of rank 0 goes to its log as well: the launcher shows it, unless another failed first."""
         log = self.outcome.log
         if error is not None and self.is_main:
@@ -57,6 +67,8 @@ class Station:
             lines=tuple(lines[-40:]),
             lost_peer=lost_peer,
             preempted=preempted,
+            alone=alone,
+            of_world=of_world,
             log=log,
         )
         self.outcome.write(self.folder)

@@ -13,20 +13,18 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
-from hwal.env import PROCESSES, RUN_DIR, STATE_DIR
+from hwal.env import PROCESSES, RESUME, RUN_DIR, STATE_DIR
 from hwal.errors import EXIT_FAILED, EXIT_OK, EXIT_PREEMPTED, EXIT_USAGE, OutputError
 from hwal.launch import outcome
 from hwal.launch.build import TEMPORARY
+from hwal.launch.folder import drop_empty
 from hwal.launch.lifeline import LAUNCHER, leave_pid
+from hwal.launch.signals import Signals
 from hwal.values import Command, Launch
 
 TICK = 0.2  # seconds between two looks at the signals
 GRACE = 3.0  # seconds that ranks have to end by themselves once one has failed; torchrun alone gives them 30
-ECHO = 0.5  # seconds in which a second signal is the same one: a wrapper passes on what the terminal sent to both
-STOPS = ("SIGTERM", "SIGINT", "SIGUSR1")
 
 
 def run(launch: Launch, environ: Mapping[str, str]) -> int:
@@ -43,52 +41,20 @@ def run(launch: Launch, environ: Mapping[str, str]) -> int:
     command = replace(command, env={**command.env, STATE_DIR: str(state_dir)})
     _say(f"rank 0 prints here, the others write {logs / 'rank-N.log'}")
     try:
-        with _Signals() as signals:
+        with Signals() as signals:
             code = _start_and_wait(command, environ, state_dir, signals)
-        return _conclude(code, command, state_dir, logs, signals)
+        return _conclude(code, command, command.env.get(RESUME) or environ.get(RESUME), state_dir, logs, signals)
     finally:
         if not given:
             shutil.rmtree(state_dir, ignore_errors=True)
-        for folder in (logs, logs.parent):  # a run that never came to write anything leaves nothing
-            with suppress(OSError):
-                folder.rmdir()
+        for folder in (logs, logs.parent):
+            drop_empty(folder)
 
 
-class _Signals:
-    """Takes SIGTERM, SIGINT and SIGUSR1 for the ranks: the agent has a session of its own and sees none of them."""
-
-    def __init__(self) -> None:
-        self.first: str | None = None
-        self.count = 0
-        self._last = 0.0
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> _Signals:
-        for name in STOPS:
-            number = getattr(signal, name, None)  # Windows has no SIGUSR1
-            if number is not None:
-                self._before[number] = signal.signal(number, self._on_signal)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        now = time.monotonic()
-        if self.first is None:
-            self.first = signal.Signals(number).name
-        elif now - self._last < ECHO:
-            return
-        self._last = now
-        self.count += 1
-
-
-def _start_and_wait(command: Command, environ: Mapping[str, str], state_dir: Path, signals: _Signals) -> int:
+def _start_and_wait(command: Command, environ: Mapping[str, str], state_dir: Path, signals: Signals) -> int:
     agent = subprocess.Popen(
         command.argv, env={**environ, **command.env}, stdin=subprocess.DEVNULL, start_new_session=sys.platform != "win32"
     )
-    told: set[int] = set()
     announced = False
     watch = _Watch()
     try:
@@ -98,13 +64,15 @@ def _start_and_wait(command: Command, environ: Mapping[str, str], state_dir: Pat
             running = outcome.read_outcomes(state_dir)
             watch.look(running, time.time())
             if signals.count > 1:
-                _say(f"{signals.first} again: ends all ranks now")
+                _say(f"{signals.name} again: ends all ranks now")
                 return _kill(agent, state_dir)
-            if signals.count:
+            if signals.first is not None:
                 if not announced:
                     announced = True
-                    _say(f"{signals.first}: the ranks save and stop; once more ends them at once")
-                _tell(running, told)
+                    _say(f"{signals.name}: passed on to the ranks, which save and end; once more ends them at once")
+                signals.pass_on(running, signals.first)
+            elif any(rank.alone for rank in running.values()):  # the others would wait for it
+                signals.pass_on(running, signal.SIGTERM)
     except BaseException:
         _kill(agent, state_dir)
         raise
@@ -145,15 +113,6 @@ def _lives(pid: int) -> bool:
     return True
 
 
-def _tell(ranks: Mapping[int, outcome.Outcome], told: set[int]) -> None:
-    """SIGTERM to every rank that runs and has not had it yet: one that is still starting gets it when it has left its pid."""
-    for rank in ranks.values():
-        if rank.ended is None and rank.pid not in told:
-            told.add(rank.pid)
-            with suppress(ProcessLookupError):
-                os.kill(rank.pid, signal.SIGTERM)
-
-
 def _kill(agent: subprocess.Popen[bytes], state_dir: Path) -> int:
     """Ends the agent and every rank, with all that they started: each leads a process group of its own."""
     running = [rank.pid for rank in outcome.read_outcomes(state_dir).values() if rank.ended is None]
@@ -166,29 +125,44 @@ def _kill(agent: subprocess.Popen[bytes], state_dir: Path) -> int:
     return agent.wait()
 
 
-def _conclude(code: int, command: Command, state_dir: Path, logs: Path, signals: _Signals) -> int:
-    """hwal's exit code; what went wrong is printed."""
+def _conclude(code: int, command: Command, resumed: str | None, state_dir: Path, logs: Path, signals: Signals) -> int:
+    """hwal's exit code; what went wrong is printed, and what there is to go on from."""
     outcomes = outcome.read_outcomes(state_dir)
     failure = outcome.read_failure(state_dir) or outcome.Failure()
-    saved = [left.preempted for left in outcomes.values()]
-    if code == 0 or (saved and all(saved)):
-        return EXIT_PREEMPTED if any(saved) else EXIT_OK
+    source = str(logs.parent) if any(logs.parent.glob("checkpoints/step-*")) else resumed
+    preempted = [left.preempted for left in outcomes.values()]
+    if code == 0 and not any(preempted):
+        return EXIT_OK
+    if preempted and all(preempted):
+        for line in next((left.lines for left in outcomes.values() if left.alone and left.lines), ()):
+            print(line, file=sys.stderr)
+        return EXIT_PREEMPTED if source else EXIT_FAILED
+    ended, lines = _verdict(code, failure, outcomes, signals, int(command.env.get(PROCESSES) or len(outcomes)), logs)
+    if source and ended != EXIT_USAGE:
+        lines.append(f"hwal: the last finished checkpoint is whole: go on with --resume {source}")
+    print("\n".join(lines), file=sys.stderr)
+    return ended
+
+
+def _verdict(
+    code: int,
+    failure: outcome.Failure,
+    outcomes: Mapping[int, outcome.Outcome],
+    signals: Signals,
+    size: int,
+    logs: Path,
+) -> tuple[int, list[str]]:
+    """hwal's exit code for a run that failed, and what to print about it."""
     if signals.count > 1:
-        _say("all ranks were ended; the last finished checkpoint is whole")
-        return EXIT_FAILED
+        return EXIT_FAILED, ["hwal: all ranks were ended"]
     if failure.agent is not None:
-        print(f"hwal: error: {failure.agent}", file=sys.stderr)
-        return EXIT_USAGE if failure.usage else EXIT_FAILED
+        return EXIT_USAGE if failure.usage else EXIT_FAILED, [f"hwal: error: {failure.agent}"]
     verdict = outcome.first_failure(failure.exits, outcomes)
     if verdict is None:
-        _say(f"torchrun ended with exit code {code} and left no word why")
-        return EXIT_FAILED
+        return EXIT_FAILED, [f"hwal: torchrun ended with exit code {code} and left no word why"]
     if signals.count and verdict.outcome is not None and verdict.outcome.error is None:
-        _say(f"{signals.first}: rank {verdict.rank} ended before it could save (it had not called hwal.start(), or not yet)")
-        return EXIT_FAILED
-    size = int(command.env.get(PROCESSES) or len(outcomes))
-    print("\n".join(outcome.describe(verdict, size, logs)), file=sys.stderr)
-    return verdict.code
+        return EXIT_FAILED, [f"hwal: {signals.name}: rank {verdict.rank} ended before it could save"]
+    return verdict.code, [*outcome.describe(verdict, size, logs), *outcome.restarts(failure)]
 
 
 def _say(text: str) -> None:

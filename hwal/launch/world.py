@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from hwal.env import ROUND
 from hwal.errors import UsageError, WorldError
 from hwal.launch import slurm
 from hwal.values import World
@@ -57,6 +58,16 @@ def job_id(environ: Mapping[str, str], world: World) -> str | None:
     if world.launcher == "slurm":
         return f"{environ.get('SLURM_JOB_ID', '0')}.{environ.get('SLURM_STEP_ID', '0')}"
     return str(world.port) if world.port is not None else None
+
+
+def round_of(environ: Mapping[str, str]) -> str:
+    """What is another each time that torchrun starts a world, and the same on each of its ranks; "0" at first."""
+    return environ.get(ROUND) or environ.get("TORCHELASTIC_RESTART_COUNT") or "0"
+
+
+def starts_again(environ: Mapping[str, str]) -> bool:
+    """Whether torchrun has started this world before: a rank failed, or a machine came or went."""
+    return round_of(environ) != "0"
 
 
 def number(environ: Mapping[str, str], name: str) -> int:

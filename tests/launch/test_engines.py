@@ -2,132 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import socket
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
+from .runs import JOIN, ROOT, Run, finish
+
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals and process groups")]
 torch = pytest.importorskip("torch")
-
-ROOT = Path(__file__).parent.parent.parent
-ENV = {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'backends'}", "OMP_NUM_THREADS": "1", "HWAL_PROGRESS": "off"}
-
-JOIN = """
-import os, sys, time, torch, hwal
-def main():
-    with hwal.start() as rt:
-        print("rank", rt.rank, "of", rt.world_size, "process", os.getpid(), flush=True)
-        total = torch.ones(1)
-        if rt.world_size > 1:
-            torch.distributed.all_reduce(total)
-        os.write(1, f"total {{int(total)}}\\n".encode())  # in one piece, beside another rank's
-        {body}
-if __name__ == "__main__":
-    main()
-"""
-LOOP = """
-import os, time, torch, hwal
-def main():
-    with hwal.start() as rt:
-        with rt.scope():
-            model = torch.nn.Linear(4, 1)
-            optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
-        model, optimizer = rt.prepare(model, optimizer)
-        data = torch.utils.data.DataLoader([torch.ones(4)] * 16, batch_size=8)
-        for epoch in rt.epochs(100000):
-            for x in rt.feed(data):
-                rt.backward(model(x).mean())
-                rt.step(optimizer)
-                time.sleep(0.01)
-                if rt.steps_done == 3:
-                    print("rank", rt.rank, "process", os.getpid(), "trains", flush=True)
-if __name__ == "__main__":
-    main()
-"""
-
-
-class Run:
-    """`hwal train …` of a script in a folder of its own."""
-
-    def __init__(self, folder: Path, script: str) -> None:
-        self.folder = folder
-        (folder / "train.py").write_text(script)
-        (folder / "tmp").mkdir(exist_ok=True)
-
-    def popen(self, *flags: str, **env: str) -> subprocess.Popen[str]:
-        argv = [sys.executable, "-m", "hwal", "train", *flags, "--out", "run", "train.py"]
-        return self.program(argv, **env)
-
-    def program(self, argv: list[str], **env: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            argv,
-            cwd=self.folder,
-            env={**os.environ, **ENV, "TMPDIR": str(self.folder / "tmp"), **env},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-
-    def __call__(self, *flags: str, **env: str) -> tuple[int, str]:
-        return finish(self.popen(*flags, **env))
-
-    def log(self, rank: int) -> str:
-        path = self.folder / "run" / "logs" / f"rank-{rank}.log"
-        return path.read_text() if path.exists() else ""
-
-    def pid_of(self, text: str) -> int:
-        words = text.split()
-        return int(words[words.index("process") + 1])
-
-    def left_over(self) -> list[str]:
-        """Processes whose working directory is this run's folder."""
-        found = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                try:
-                    if (entry / "cwd").readlink() == self.folder and "\nState:\tZ" not in (entry / "status").read_text():
-                        found.append(entry.name)
-                except OSError:
-                    continue
-        return found
-
-
-def finish(process: subprocess.Popen[str], limit: float = 60) -> tuple[int, str]:
-    try:
-        said, _ = process.communicate(timeout=limit)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        raise
-    return process.returncode, said
-
-
-def wait_for(condition: Callable[[], object], limit: float = 30) -> None:
-    deadline = time.monotonic() + limit
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come"
-        time.sleep(0.05)
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Iterator[Callable[[str], Run]]:
-    made: list[Run] = []
-
-    def one(script: str) -> Run:
-        made.append(Run(tmp_path.resolve(), script))
-        return made[-1]
-
-    yield one
-    if sys.platform == "linux" and made:
-        wait_for(lambda: not made[0].left_over(), 5)  # no orphan, after every test
 
 
 def test_direct_and_torchrun_train_and_return_0(make: Callable[[str], Run]) -> None:
@@ -178,69 +63,6 @@ def test_a_killed_rank_is_named(make: Callable[[str], Run]) -> None:
     code, said = make(JOIN.format(body=body))("--device", "null:2")
     assert code == 1 and "rank 1 of 2 on null:1 was killed by SIGKILL: the kernel's out-of-memory killer" in said, said
     assert "last words" in said and time.monotonic() - begun < 30
-
-
-@pytest.mark.parametrize("how", ["SIGTERM", "SIGUSR1", "Ctrl-C"])
-def test_a_signal_is_passed_on_and_the_run_saves(make: Callable[[str], Run], how: str) -> None:
-    run = make(LOOP)
-    process = run.popen("--device", "null:2")
-    wait_for(lambda: "trains" in run.log(1))
-    if how == "Ctrl-C":
-        os.killpg(process.pid, signal.SIGINT)
-    else:
-        process.send_signal(getattr(signal, how))
-    code, said = finish(process)
-    assert code == 75, said
-    assert (run.folder / "run" / "preempted.json").exists() and any((run.folder / "run" / "checkpoints").iterdir())
-
-
-def test_a_signal_to_one_process_saves_too(make: Callable[[str], Run]) -> None:
-    run = make(LOOP)
-    process = run.popen("--device", "null:1")
-    wait_for(lambda: (run.folder / "run" / "plan.json").exists())
-    time.sleep(0.5)
-    process.send_signal(signal.SIGTERM)
-    assert finish(process)[0] == 75
-
-
-def test_a_signal_before_start_says_that_nothing_was_saved(make: Callable[[str], Run]) -> None:
-    run = make("import time\nprint('process', flush=True)\ntime.sleep(60)")
-    process = run.popen("--device", "null:2")
-    wait_for(lambda: "process" in run.log(1))
-    process.send_signal(signal.SIGTERM)
-    code, said = finish(process)
-    assert code == 1 and "before it could save" in said, said
-
-
-def test_a_second_signal_ends_all_at_once(make: Callable[[str], Run]) -> None:
-    stubborn = (
-        "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('process', flush=True)\ntime.sleep(60)"
-    )
-    run = make(stubborn)
-    process = run.popen("--device", "null:2")
-    wait_for(lambda: "process" in run.log(1))
-    process.send_signal(signal.SIGINT)
-    time.sleep(0.7)
-    begun = time.monotonic()
-    process.send_signal(signal.SIGINT)
-    code, said = finish(process, 10)
-    assert code == 1 and "all ranks were ended" in said and time.monotonic() - begun < 3
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG")
-@pytest.mark.parametrize("whom", ["hwal", "agent"])
-def test_nobody_stays_when_the_launcher_is_killed(make: Callable[[str], Run], whom: str) -> None:
-    stubborn = (
-        "import os, signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "print('process', os.getpid(), 'agent', os.getppid(), flush=True)\ntime.sleep(60)"
-    )
-    run = make(stubborn)
-    process = run.popen("--device", "null:2")
-    wait_for(lambda: "agent" in run.log(1))
-    pid = process.pid if whom == "hwal" else int(run.log(1).split()[-1])
-    os.kill(pid, signal.SIGKILL)
-    finish(process, 10)
-    wait_for(lambda: not run.left_over(), 5)
 
 
 def test_a_script_that_never_joins_is_stopped(make: Callable[[str], Run]) -> None:

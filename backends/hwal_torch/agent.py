@@ -1,0 +1,90 @@
+"""torchrun's agent as hwal has it: it says why a world is started again, and gives each start of it a number of its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerState
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+
+from hwal.env import ROUND, STATE_DIR
+from hwal.launch.outcome import Exit, describe, first_failure, read_outcomes
+from hwal.preempt import blocked
+
+
+class Agent(LocalElasticAgent):
+    """Starts, watches and restarts the ranks of one machine.
+
+    Attributes:
+        restarts: one line about each failure after which the world was started again.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.state_dir = Path(os.environ[STATE_DIR])
+        self.restarts: list[str] = []
+        self._last: RunResult | None = None
+        self._round: int | None = None
+        agents.append(self)
+
+    def _rendezvous(self, worker_group: WorkerGroup) -> None:
+        super()._rendezvous(worker_group)
+        self._round = self._current_round()
+        os.environ[ROUND] = str(self._round)
+
+    def _current_round(self) -> int:
+        """torchrun's own number of this gathering, the same on every machine; with fixed machines only failures count."""
+        holder = getattr(self._worker_group.spec.rdzv_handler, "_state_holder", None)
+        if holder is not None:
+            return int(holder.state.round)
+        return int(self._worker_group.spec.max_restarts - self._remaining_restarts)
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        for path in self.state_dir.glob("rank-*.json"):  # of a world before, whose ranks had other numbers
+            path.unlink()
+        with blocked():  # a rank takes them when it has left its pid
+            workers: dict[int, Any] = super()._start_workers(worker_group)
+        return workers
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        self._last = result = super()._monitor_workers(worker_group)
+        if result.state == WorkerState.SUCCEEDED and self._others_gather():
+            # The agent of another machine had its ranks stop because one joins, and these stopped with them.
+            self._restart_workers(worker_group)
+            return RunResult(state=WorkerState.HEALTHY)
+        return result
+
+    def _others_gather(self) -> bool:
+        left = read_outcomes(self.state_dir).values()
+        if not left or not all(outcome.preempted for outcome in left):
+            return False
+        waiting = self._worker_group.spec.rdzv_handler.num_nodes_waiting()
+        return waiting > 0 or self._current_round() != self._round
+
+    def _restart_workers(self, worker_group: WorkerGroup) -> None:
+        spec = worker_group.spec
+        if self._last is not None and self._last.state in (WorkerState.FAILED, WorkerState.UNHEALTHY):
+            why = self._why(self._last, worker_group.workers[0].world_size)
+            self.restarts.append(why)
+            count = f"restart {spec.max_restarts - self._remaining_restarts} of {spec.max_restarts}"
+        else:
+            why, count = "hwal: another machine is there", "does not count as a restart"
+        print(f"{why}; torchrun starts the world again ({count})", file=sys.stderr, flush=True)
+        super()._restart_workers(worker_group)
+
+    def _why(self, result: RunResult, size: int) -> str:
+        exits = [exit_of(rank, failure) for rank, failure in sorted(result.failures.items())]
+        verdict = first_failure(exits, read_outcomes(self.state_dir))
+        return describe(verdict, size, None)[0] if verdict is not None else "hwal: a rank failed"
+
+
+agents: list[Agent] = []
+"""The agent of this process, once torchrun has made it."""
+
+
+def exit_of(rank: int, failure: Any) -> Exit:
+    """How a rank ended, from torch's own record."""
+    return Exit(rank, failure.pid, failure.exitcode, float(failure.timestamp))
