@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from hwal.errors import ScriptError
 from hwal_torch.forward import Forward
 from hwal_torch.strategy import Strategy, not_brought_together, refuse_shared
 from hwal_torch.units import Unit
@@ -56,6 +57,16 @@ class DataParallel(Strategy):
                         if way is None
                         else f"{type(way.module).__name__} was not called as model(x), but by another method or in parts"
                     )
+
+    def explain(self, error: BaseException | None, optimizer: torch.optim.Optimizer | None = None) -> ScriptError | None:
+        if not isinstance(error, RuntimeError) or "marked as ready" not in str(error):
+            return None
+        return ScriptError(
+            "a parameter was used in two forwards of one backward",
+            where="--strategy ddp",
+            why="DDP brings a gradient together once, as soon as it is there",
+            hint="one model(x) that computes both, and one rt.backward for each micro-batch",
+        )
 
 
 class _Inner(nn.Module):

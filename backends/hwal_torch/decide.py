@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from hwal.runtime import Job
@@ -36,12 +37,22 @@ def before_models(job: Job) -> Decision:
 
 
 def for_models(
-    job: Job, models: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer]
+    job: Job, models: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer], device: torch.device
 ) -> tuple[Decision, str | None]:
-    """The plan's strategy, decided by what training these models takes of the device where it was left open; and a warning."""
+    """The plan's strategy, decided by what training these models takes of the device where it was left open; and a warning.
+
+    Every rank calls it."""
     if job.plan.strategy.value != AUTO or job.world.size == 1:
         return before_models(job), None
     if job.settings.deterministic:
         return Decision("ddp", "--deterministic keeps whole gradients"), None
     blocks = [find_blocks(model, job.plan.wrap) for model in models]
-    return decide(estimate(models, optimizers, blocks), room_of(job), job.world.size, job.caps.sharding)
+    room = _least(room_of(job), device)
+    return decide(estimate(models, optimizers, blocks), room, job.world.size, job.caps.sharding)
+
+
+def _least(room: int | None, device: torch.device) -> int | None:
+    """The least of what the ranks have, so that all decide alike; None where one of them does not know."""
+    least = torch.tensor(-1 if room is None else room, dtype=torch.int64, device=device)
+    dist.all_reduce(least, dist.ReduceOp.MIN)
+    return int(least) if least >= 0 else None

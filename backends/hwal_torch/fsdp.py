@@ -27,6 +27,11 @@ from hwal_torch.strategy import Strategy, not_brought_together, refuse_shared
 from hwal_torch.units import Unit
 
 OFFLOAD = "+offload"
+SHARES_UNUSED = hasattr(FSDPModule, "set_reduce_scatter_unused_params")  # torch 2.8 has it not
+
+DIFFERENT_BLOCKS = ("collective mismatch", "op.preamble.length")  # gloo's words for two ranks that do different things
+ON_SHARDS = ("mixed torch.Tensor and DTensor", "DTensor", "sharding strategy", "Sharding propagation", *DIFFERENT_BLOCKS)
+"""What stands in torch's errors where sharding is the cause."""
 
 
 class FullyShard(Strategy):
@@ -51,10 +56,12 @@ class FullyShard(Strategy):
 
     def shard(self, model: nn.Module, blocks: Blocks) -> None:
         refuse_shared(model, self._models)
+        _refuse_sparse(model, self.name)
         mesh = self._mesh = self._mesh or self._make_mesh()
         numbers = [parameter for parameter in model.parameters() if parameter.dim() == 0]
         offload = self.name.endswith(OFFLOAD)
         for part in (*reversed(blocks.modules), model):  # from the innermost outwards
+            self._equalize(part)
             fully_shard(
                 part,
                 mesh=mesh,
@@ -66,14 +73,28 @@ class FullyShard(Strategy):
         for unit in units_of(model):
             unit.set_gradient_divide_factor(1.0)  # sums, not means
             unit.set_force_sum_reduction_for_comms(True)  # gloo cannot multiply while it reduces
-        if hasattr(model, "set_reduce_scatter_unused_params"):  # torch 2.8 has it not
-            model.set_reduce_scatter_unused_params(True)  # type: ignore[operator]  # ranks may use different parameters in the same step
-        for parameter in numbers:
-            parameter.data = parameter.data.to(self._device)
+        if SHARES_UNUSED:
+            model.set_reduce_scatter_unused_params(True)  # type: ignore[operator]  # ranks may use different parameters
         if hasattr(model, "generate"):
             register_fsdp_forward_method(model, "generate")
         self._models.append(model)
         self._numbers += numbers
+
+    def _equalize(self, part: nn.Module) -> None:
+        """Gives every rank rank 0's values, as DDP does, before each keeps a shard of its own."""
+        for tensor in (*part.parameters(), *part.buffers()):
+            if not isinstance(tensor, DTensor) and not tensor.is_meta:
+                tensor.data = tensor.data.to(self._device)
+                flat = tensor.data.reshape(-1).view(torch.uint8)  # gloo does not know every dtype
+                dist.broadcast(flat, 0)
+                tensor.data.copy_(flat.view(tensor.dtype).view(tensor.shape))
+
+    def cost(self) -> str | None:
+        if SHARES_UNUSED:
+            return None
+        return (
+            f"torch {torch.__version__}: under {self.name} all ranks must use the same parameters in a step; not so with 2.13"
+        )
 
     def _make_mesh(self) -> DeviceMesh:
         world = self._job.world
@@ -103,10 +124,11 @@ class FullyShard(Strategy):
         return self._used.flags()
 
     def reduced(self, flags: list[float]) -> None:
-        if self._numbers:
-            gradients = torch.stack([torch.zeros_like(p) if p.grad is None else p.grad for p in self._numbers])
+        for dtype in {parameter.dtype for parameter in self._numbers}:
+            numbers = [parameter for parameter in self._numbers if parameter.dtype == dtype]
+            gradients = torch.stack([torch.zeros_like(p) if p.grad is None else p.grad for p in numbers])
             dist.all_reduce(gradients)
-            for parameter, gradient in zip(self._numbers, gradients, strict=True):
+            for parameter, gradient in zip(numbers, gradients, strict=True):
                 parameter.grad = gradient.clone()
         for parameter, used in zip(self._used.parameters, flags, strict=True):
             if not used:
@@ -140,9 +162,12 @@ class FullyShard(Strategy):
 
     def explain(self, error: BaseException | None, optimizer: torch.optim.Optimizer | None = None) -> ScriptError | None:
         text = str(error)
-        if not isinstance(error, RuntimeError) or not any(word in text for word in ("DTensor", "placement", "harding")):
+        if not isinstance(error, RuntimeError) or not any(sentence in text for sentence in ON_SHARDS):
             return None
-        if optimizer is None:
+        if any(sentence in text for sentence in DIFFERENT_BLOCKS):
+            what = "the ranks did not call the same blocks of the model"
+            hint = "call every block in every forward; or --strategy ddp, where ranks may differ"
+        elif optimizer is None:
             what = "a parameter was used that is sharded over the ranks"
             hint = "call model(x), which gathers them; not its parts, nor its parameters; or --strategy ddp"
         else:
@@ -168,7 +193,6 @@ class Used:
         self.counting = True
         self._place: dict[int, int] = {}  # id of a sharded parameter -> where it stands in `parameters`
         self._seen: list[bool] = []
-        self._hooked: set[int] = set()
 
     def __contains__(self, parameter: nn.Parameter) -> bool:
         return id(parameter) in self._place
@@ -181,13 +205,20 @@ class Used:
 
     def watch(self, unit: FSDPModule) -> None:
         """Hooks the whole parameters of a unit when they are first gathered; they stay the same objects from then on."""
-        places = {name: self._place[id(parameter)] for name, parameter in unit.named_parameters()}  # type: ignore[attr-defined]
+        inner = {id(p) for part in units_of(unit) if part is not unit for p in part.parameters()}  # type: ignore[arg-type, attr-defined]
+        waiting = {
+            self._place[id(parameter)]: (module, name)
+            for module in unit.modules()  # type: ignore[attr-defined]
+            for name, parameter in module.named_parameters(recurse=False)
+            if id(parameter) not in inner
+        }
 
-        def gathered(module: nn.Module, _: Any) -> None:
-            for name, parameter in module.named_parameters():
-                if id(parameter) not in self._hooked and parameter.requires_grad and not isinstance(parameter, DTensor):
-                    self._hooked.add(id(parameter))
-                    parameter.register_post_accumulate_grad_hook(partial(self._mark, places[name]))
+        def gathered(*_: Any) -> None:
+            for place, (module, name) in list(waiting.items()):
+                parameter = getattr(module, name)
+                if parameter.requires_grad:  # one that is frozen may be unfrozen yet
+                    parameter.register_post_accumulate_grad_hook(partial(self._mark, place))
+                    del waiting[place]
 
         unit.register_forward_pre_hook(gathered)  # type: ignore[attr-defined]
 
@@ -201,6 +232,17 @@ class Used:
     def flags(self) -> list[float]:
         """1 for each parameter that had a gradient, else 0."""
         return [float(seen) for seen in self._seen]
+
+
+def _refuse_sparse(model: nn.Module, strategy: str) -> None:
+    """Raises ScriptError for layers whose gradients are sparse tensors, which cannot be cut."""
+    for name, layer in model.named_modules():
+        if getattr(layer, "sparse", False) and isinstance(layer, nn.Embedding | nn.EmbeddingBag):
+            raise ScriptError(
+                f"{name or type(layer).__name__} has sparse gradients, which cannot be sharded",
+                where=f"--strategy {strategy}",
+                hint="sparse=False; or --strategy ddp",
+            )
 
 
 def units_of(model: nn.Module) -> list[FSDPModule]:

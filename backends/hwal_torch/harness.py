@@ -11,9 +11,9 @@ import pickle
 import queue
 import socket
 import sys
+import time
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -65,39 +65,55 @@ def run_world(
     settings: Settings | None = None,
     absent: tuple[int, ...] = (),
     nodes: int = 1,
-    memory: int | None = None,
+    memory: Sequence[int] = (),
+    limit: float = LIMIT,
 ) -> list[Outcome]:
     """Runs `task(rt, *args)` on every rank of a world of `size`; ranks in `absent` are never started.
 
-    With `nodes` the ranks take themselves to be on that many machines, with `memory` their devices to have as many bytes.
+    With `nodes` the ranks take themselves to be on that many machines; with `memory` each its device to have as many bytes.
+
+    Ranks that have not ended after `limit` seconds are killed.
 
     `task` is a function of a module; its results and arguments are pickled.
     """
     settings = settings or Settings()
     backend, plan = plan_for(device, size // nodes, settings, nodes)
-    if memory is not None:
-        plan = replace(plan, devices=tuple(replace(device, memory_bytes=memory) for device in plan.devices))
     port = free_port()
     answers: Any = CONTEXT.Queue()
     run_dir.mkdir(parents=True, exist_ok=True)
     ranks = [rank for rank in range(size) if rank not in absent]
     processes = {
-        rank: CONTEXT.Process(target=_rank, args=(backend, plan, settings, rank, size, port, run_dir, task, args, answers))
+        rank: CONTEXT.Process(
+            target=_rank,
+            args=(backend, _with_memory(plan, memory[rank:]), settings, rank, size, port, run_dir, task, args, answers),
+        )
         for rank in ranks
     }
     for process in processes.values():
         process.start()
     outcomes: dict[int, Outcome] = {}
-    with suppress(queue.Empty):
-        while len(outcomes) < len(ranks):
-            outcome = pickle.loads(answers.get(timeout=LIMIT))
+    deadline = time.monotonic() + limit
+    while len(outcomes) < len(ranks) and time.monotonic() < deadline:
+        alive = any(process.is_alive() for process in processes.values())  # asked first: it answers before it ends
+        try:
+            outcome = pickle.loads(answers.get(timeout=0.2))
             outcomes[outcome.rank] = outcome
-    for process in processes.values():
-        process.join(10)
+        except queue.Empty:
+            if not alive:
+                break
+    for rank, process in processes.items():
+        process.join(10 if rank in outcomes else 0)
         if process.is_alive():
             process.kill()
             process.join()
     return [outcomes.get(rank) or Outcome(rank, exit_code=processes[rank].exitcode) for rank in ranks]
+
+
+def _with_memory(plan: Plan, memory: Sequence[int]) -> Plan:
+    """The plan as a rank sees it whose device has memory[0] bytes; where none is given, as it is."""
+    if not memory:
+        return plan
+    return replace(plan, devices=tuple(replace(device, memory_bytes=memory[0]) for device in plan.devices))
 
 
 def _rank(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 
 from hwal.errors import ScriptError
 
@@ -48,7 +50,18 @@ def repoint(optimizer: torch.optim.Optimizer, groups: list[list[str]], parameter
             if old is not new:
                 group["params"][i] = new
                 if old in optimizer.state:
-                    optimizer.state[new] = optimizer.state.pop(old)
+                    state = optimizer.state.pop(old)
+                    optimizer.state[new] = {key: _like(value, old, new) for key, value in state.items()}
+
+
+def _like(value: Any, old: nn.Parameter, new: nn.Parameter) -> Any:
+    """A value of an optimizer's state, made before its parameter was moved: moved likewise, or sharded."""
+    if not isinstance(value, torch.Tensor) or not value.dim():
+        return value
+    if not isinstance(new, DTensor):
+        return value.to(new.device)
+    cut = new.placements if value.shape == old.shape else [Replicate()] * new.device_mesh.ndim
+    return distribute_tensor(value, new.device_mesh, cut)
 
 
 def use_fused(optimizer: torch.optim.Optimizer) -> bool:

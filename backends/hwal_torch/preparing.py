@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def prepare(rt: SharedTorchRuntime, objects: Sequence[Any]) -> None:
     """Prepares models, optimizers and schedulers, all in place. Raises ScriptError, CheckpointError and VersionError."""
     _sort(rt, objects)
-    decision, warning = for_models(rt.job, rt.models, rt.optimizers)
+    decision, warning = for_models(rt.job, rt.models, rt.optimizers, rt.device)
     if decision != rt.strategy_decision:
         rt.take_strategy(decision)
     names = optim.names_of(rt.models)

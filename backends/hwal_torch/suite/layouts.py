@@ -96,3 +96,35 @@ def overflow(rt: TorchRuntime) -> list[float]:
             break
     after = weights_of(model)
     return [float((after[name] - value).abs().max()) for name, value in before.items()]
+
+
+def build_apart(rt: TorchRuntime) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """A model built outside of scope, from another seed on each rank: its weights when prepared, and as this rank built it."""
+    torch.manual_seed(rt.rank)
+    model = Net(True, 0.0, blocks=2)
+    built = {name: value.clone() for name, value in model.state_dict().items()}
+    rt.prepare(model)
+    return weights_of(model), built
+
+
+class Either(nn.Module):
+    """A model of two parts, of which a forward uses one."""
+
+    def __init__(self, sparse: bool) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(13, 16, sparse=sparse)
+        self.heads = nn.ModuleList(nn.Linear(16, 1) for _ in range(2))
+
+    def forward(self, tokens: torch.Tensor, which: int) -> torch.Tensor:
+        return self.heads[which](self.embed(tokens)).square().mean()  # type: ignore[no-any-return]
+
+
+def beyond(rt: TorchRuntime, kind: str) -> None:
+    """One thing that a strategy cannot do."""
+    with rt.scope():
+        model = Either(sparse=kind == "sparse")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    rt.prepare(model, optimizer)
+    for _, tokens in rt.feed(loader_of(Trial(text=True))):
+        rt.backward(model(tokens, 0) + model(tokens, 1))
+        rt.step(optimizer)

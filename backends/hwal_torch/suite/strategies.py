@@ -14,7 +14,7 @@ from hwal.errors import HwalError
 from hwal_torch.harness import plan_for
 from hwal_torch.suite.base import FP32, SAME, Suite, largest_difference
 from hwal_torch.suite.jobs import Trial
-from hwal_torch.suite.layouts import hold, overflow, train_normed, train_sometimes
+from hwal_torch.suite.layouts import beyond, build_apart, hold, overflow, train_normed, train_sometimes
 from hwal_torch.suite.tasks import alone, train
 
 SHARDED = (
@@ -51,13 +51,36 @@ class StrategyTests(Suite):
                 assert also == samples
                 assert largest_difference(other, losses) <= SAME, f"world {size}, micro-batch {micro}"
 
-    def test_sharded_momentum(self, tmp_path: Path) -> None:
-        """P2: an optimizer that is not Adam works on shards too."""
-        trial = Trial(text=True, blocks=2, optimizer="momentum")
+    @pytest.mark.parametrize("optimizer", ["momentum", "adagrad"])
+    def test_sharded_optimizers(self, tmp_path: Path, optimizer: str) -> None:
+        """P2: optimizers other than Adam work on shards too, also one that makes its state when it is built."""
+        trial = Trial(text=True, blocks=2, optimizer=optimizer)
         losses, _ = self.curve(1, trial, tmp_path / "one")
         for size in self.sharding(2, 3):
             other, _ = self.curve(size, trial, tmp_path / str(size), sharded("fsdp:full"))
             assert largest_difference(other, losses) <= SAME
+
+    @pytest.mark.parametrize("strategy", ["ddp", "fsdp:full"])
+    def test_models_that_differ_are_made_equal(self, tmp_path: Path, strategy: str) -> None:
+        """P2: built outside of scope, a model starts from rank 0's weights on every rank."""
+        (size,) = self.sharding(2)
+        ranks = self.results(size, build_apart, folder=tmp_path, settings=sharded(strategy))
+        for weights, first in ranks:
+            assert all(torch.equal(weights[name], value) for name, value in ranks[0][1].items())
+            assert (first["inner.0.up.weight"] == ranks[0][1]["inner.0.up.weight"]).all() == (first is ranks[0][1])
+
+    @pytest.mark.parametrize(
+        ("strategy", "kind", "told"),
+        [
+            ("fsdp:full", "sparse", "embed has sparse gradients, which cannot be sharded"),
+            ("ddp", "two forwards", "a parameter was used in two forwards of one backward"),
+        ],
+    )
+    def test_what_a_strategy_cannot_do(self, tmp_path: Path, strategy: str, kind: str, told: str) -> None:
+        """What a strategy cannot do is an error that says what to do."""
+        (size,) = self.sharding(2)
+        for outcome in self.run(size, beyond, kind, folder=tmp_path, settings=sharded(strategy)):
+            assert f"ScriptError: {told}" in (outcome.error or ""), outcome
 
     def test_an_optimizer_that_cannot_work_on_shards(self, tmp_path: Path) -> None:
         """An optimizer that torch cannot run on shards is an error that says what to do."""
@@ -141,8 +164,9 @@ class StrategyTests(Suite):
         (size,) = self.sharding(2)
         trial = Trial(text=True, blocks=4, epochs=1)
         losses, _ = self.curve(1, trial, tmp_path / "one")
-        for memory, name in ((1 << 30, "ddp"), (1 << 16, "fsdp:full")):
-            folder = tmp_path / name
+        large, small = 1 << 30, 1 << 16
+        for memory, name in (((large, large), "ddp"), ((small, small), "fsdp:full"), ((large, small), "fsdp:full")):
+            folder = tmp_path / f"{memory}"
             other, _ = self.curve(size, trial, folder, FP32, memory=memory)
             plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
             assert plan["strategy"]["value"] == name and "AdamW" in plan["strategy"]["why"]

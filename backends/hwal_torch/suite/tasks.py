@@ -25,6 +25,7 @@ OPTIMIZERS: dict[str, Any] = {
     "adamw": torch.optim.AdamW,
     "sgd": torch.optim.SGD,
     "momentum": partial(torch.optim.SGD, momentum=0.9),
+    "adagrad": torch.optim.Adagrad,
     "adafactor": torch.optim.Adafactor,
     "factored": Factored,
 }
