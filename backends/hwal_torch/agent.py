@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -51,13 +52,20 @@ class Agent(LocalElasticAgent):
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         self._last = result = super()._monitor_workers(worker_group)
-        if result.state == WorkerState.SUCCEEDED and self._others_gather():
-            # The agent of another machine had its ranks stop because one joins, and these stopped with them.
-            self._restart_workers(worker_group)
-            return RunResult(state=WorkerState.HEALTHY)
-        return result
+        again = None
+        if result.state == WorkerState.SUCCEEDED and self._stopped_for_another():
+            again = "the ranks of other machines stopped for one that joins"
+        elif result.state == WorkerState.HEALTHY and self._current_round() != self._round:
+            # They train without it by now, in the same folder: this world must not save once more.
+            again = "the other machines have not heard of this one, and went on without it"
+            for pid in self._pcontext.pids().values() if self._pcontext is not None else ():
+                os.killpg(pid, signal.SIGKILL)
+        if again is None:
+            return result
+        self._start_again(f"hwal: {again}", worker_group)
+        return RunResult(state=WorkerState.HEALTHY)
 
-    def _others_gather(self) -> bool:
+    def _stopped_for_another(self) -> bool:
         left = read_outcomes(self.state_dir).values()
         if not left or not all(outcome.preempted for outcome in left):
             return False
@@ -65,13 +73,15 @@ class Agent(LocalElasticAgent):
         return waiting > 0 or self._current_round() != self._round
 
     def _restart_workers(self, worker_group: WorkerGroup) -> None:
-        spec = worker_group.spec
         if self._last is not None and self._last.state in (WorkerState.FAILED, WorkerState.UNHEALTHY):
+            most = worker_group.spec.max_restarts
             why = self._why(self._last, worker_group.workers[0].world_size)
             self.restarts.append(why)
-            count = f"restart {spec.max_restarts - self._remaining_restarts} of {spec.max_restarts}"
+            self._start_again(why, worker_group, f"restart {most - self._remaining_restarts} of {most}")
         else:
-            why, count = "hwal: another machine is there", "does not count as a restart"
+            self._start_again("hwal: another machine is there", worker_group)
+
+    def _start_again(self, why: str, worker_group: WorkerGroup, count: str = "this is no restart that counts") -> None:
         print(f"{why}; torchrun starts the world again ({count})", file=sys.stderr, flush=True)
         super()._restart_workers(worker_group)
 

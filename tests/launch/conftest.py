@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,4 +23,8 @@ def make(tmp_path: Path) -> Iterator[Callable[[str], Run]]:
 
     yield one
     if sys.platform == "linux" and made:
-        wait_for(lambda: not made[0].left_over(), 5)  # no orphan, after every test
+        try:
+            wait_for(lambda: not made[0].left_over(), 6)  # no orphan, after every test
+        finally:
+            for pid in made[0].left_over():
+                os.kill(int(pid), signal.SIGKILL)
