@@ -23,6 +23,7 @@ class Gradients:
 
     Attributes:
         went_back: whether the current micro-batch has been back-propagated.
+        stepped: the optimizers that were stepped in the current global batch.
         waiting: whether a micro-batch has been back-propagated and its global batch not been stepped yet.
         stop: whether any rank asked, at the last reduction, for the run to end.
         loss, count: of the last finished global batch: the mean loss, and what it was divided by (numbers or device scalars).
@@ -50,6 +51,7 @@ class Gradients:
         self._inverse: Any = 1.0
         self.waiting = False
         self.stop = False
+        self.stepped: list[torch.optim.Optimizer] = []
         self.loss: Any = None
         self.count: Any = None
 
@@ -59,6 +61,7 @@ class Gradients:
         self._strategy = strategy
         self.went_back = False
         if unit.first:
+            self.stepped.clear()
             self._sums = None
             self._checked = False
             self._whole = unit.last and self._world == 1 and self._scaler is None and self._parts is None
@@ -172,10 +175,15 @@ class Gradients:
         if self._scaler is not None and state["scaler"] is not None:
             self._scaler.load_state_dict(state["scaler"])
 
-    def close(self) -> None:
-        """The global batch is done, all its optimizers have stepped."""
+    def close(self, optimizers: list[torch.optim.Optimizer]) -> list[torch.optim.Optimizer]:
+        """The global batch is done. Returns those of the optimizers that were not stepped, whose gradients go: they would
+        meet the next batch's undivided."""
         if self._scaler is not None and self._checked:
             self._scaler.update()
+        left = [optimizer for optimizer in optimizers if optimizer not in self.stepped]
+        for optimizer in left:
+            optimizer.zero_grad(set_to_none=True)
+        return left
 
 
 def _multiply(gradients: list[torch.Tensor], factor: torch.Tensor) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Iterator
 from itertools import chain, count, islice
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, Sampler, SequentialSampler
 
 from hwal.errors import ScriptError
 from hwal_torch.reading import Reading
@@ -48,11 +49,14 @@ def order_of(sampler: Any, seed: int, at_once: int = 1) -> Iterable[int]:
 
 def _under_seed(sampler: Any, seed: int, at_once: int = 1) -> Iterator[Any]:
     """Iterates a sampler of the user's with random state that depends on `seed` alone, and leaves everyone else's alone."""
-    if hasattr(sampler, "set_epoch"):
-        sampler.set_epoch(seed & 0x7FFFFFFF)
-    generator = getattr(sampler, "generator", None)
-    if isinstance(generator, torch.Generator):
-        generator.manual_seed(seed)
+    for part in _within(sampler):
+        if hasattr(part, "set_epoch"):
+            part.set_epoch(seed & 0x7FFFFFFF)
+        for value in vars(part).values() if hasattr(part, "__dict__") else ():
+            if isinstance(value, torch.Generator):
+                value.manual_seed(seed)
+            elif isinstance(value, random.Random):
+                value.seed(seed)
     if hasattr(sampler, "__len__"):
         with seeded(seed):
             everything = list(sampler)
@@ -66,3 +70,16 @@ def _under_seed(sampler: Any, seed: int, at_once: int = 1) -> Iterator[Any]:
         yield from items
         if len(items) < at_once:
             return
+
+
+def _within(sampler: Any) -> list[Any]:
+    """A sampler, and those that it draws from in its turn."""
+    found: list[Any] = []
+    waiting = [sampler]
+    while waiting:
+        part = waiting.pop()
+        if not any(part is other for other in found):
+            found.append(part)
+            held = vars(part).values() if hasattr(part, "__dict__") else ()
+            waiting += [value for value in held if isinstance(value, Sampler)]
+    return found

@@ -229,7 +229,8 @@ class SharedTorchRuntime(TorchRuntime):
             if unit.last:
                 if gradients.waiting:
                     raise never_stepped()
-                gradients.close()
+                if left := gradients.close(self.optimizers):
+                    self.say_once(f"{type(left[0]).__name__} is not stepped in every global batch: the others train nothing of it")
                 if gradients.stop:
                     self.preempt()
                 if at.step & (at.step - 1) == 0:
@@ -293,6 +294,7 @@ class SharedTorchRuntime(TorchRuntime):
             gradients.reduce(self.stop_request.name is not None or self.saving.failed, self.strategy)
         elif not gradients.went_back:
             raise ScriptError("rt.step() before rt.backward()", hint="rt.backward(loss), then rt.step(optimizer)")
+        gradients.stepped.append(optimizer)
         lr = optimizer.param_groups[0]["lr"]
         loss = float(gradients.loss)  # free where the host computes; a device that works ahead of it must look less often
         if first:

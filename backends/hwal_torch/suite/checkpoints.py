@@ -53,7 +53,9 @@ class CheckpointTests(Suite):
         self.results(size, train, trial, folder=folder, settings=chosen, nodes=nodes)
         return losses_of(folder)
 
-    @pytest.mark.parametrize(("loader", "feeds", "save_at"), [("map", 1, 6), ("stream", 1, 6), ("map", 2, 14), ("map", 2, 8)])
+    @pytest.mark.parametrize(
+        ("loader", "feeds", "save_at"), [("map", 1, 6), ("stream", 1, 6), ("nested", 1, 6), ("map", 2, 14), ("map", 2, 8)]
+    )
     def test_resume(self, tmp_path: Path, loader: str, feeds: int, save_at: int) -> None:
         """P3: a run resumed within an epoch goes on as if it had never stopped: order, dropout, schedule, optimizer."""
         trial = Trial(dropout=0.2, noise=0.1, loader=loader, feeds=feeds, save_at=save_at)

@@ -82,15 +82,18 @@ class CurveTests(Suite):
         losses, seen = self.curve(1, trial, tmp_path)
         assert largest_difference(losses, train_by_hand(trial, Settings().seed, seen)) <= 1e-5
 
-    def test_two_optimizers_and_an_idle_parameter(self, tmp_path: Path) -> None:
-        """P2: several optimizers, parameters without gradient and a loop that was left early give the same curve everywhere."""
+    @pytest.mark.parametrize("every", [1, 2])
+    @pytest.mark.parametrize("strategy", ["ddp", "fsdp:full"])
+    def test_two_optimizers_and_an_idle_parameter(self, tmp_path: Path, strategy: str, every: int) -> None:
+        """P2: several optimizers, one that steps now and then among them, parameters without gradient and a loop that was left
+        early give the same curve everywhere."""
         trial = Trial(epochs=2)
-        one = self.results(1, train_two, trial, folder=tmp_path / "one")[0]
+        one = self.results(1, train_two, trial, every, folder=tmp_path / "one")[0]
         losses = losses_of(tmp_path / "one")
         assert len(losses) == one["steps"] == 8 and one["signature"] == "(x: 'torch.Tensor') -> 'torch.Tensor'"
         for size, micro in ((1, 3), *((size, None) for size in (2, 3) if size <= self.largest_world)):
-            settings = Settings(precision="fp32", micro_batch=micro)
-            for rank in self.results(size, train_two, trial, folder=tmp_path / f"{size}-{micro}", settings=settings):
+            settings = Settings(precision="fp32", micro_batch=micro, strategy=strategy)
+            for rank in self.results(size, train_two, trial, every, folder=tmp_path / f"{size}-{micro}", settings=settings):
                 assert rank["signature"] == one["signature"]
             assert largest_difference(losses_of(tmp_path / f"{size}-{micro}"), losses) <= SAME
 

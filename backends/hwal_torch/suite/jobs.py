@@ -5,13 +5,22 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, WeightedRandomSampler, get_worker_info
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    WeightedRandomSampler,
+    get_worker_info,
+)
 
 FEATURES = 6
 VOCABULARY = 13
@@ -127,6 +136,21 @@ class Whole(Dataset[Any]):
         return self.collate([self.dataset[row] for row in rows])
 
 
+class Pairs(Sampler[list[int]]):
+    """Batches that a sampler of the script's makes of another one, which has a generator of its own."""
+
+    def __init__(self, inner: Sampler[int], batch: int) -> None:
+        self.inner, self.batch = inner, batch
+
+    def __len__(self) -> int:
+        return -(-len(self.inner) // self.batch)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = iter(self.inner)
+        while batch := list(islice(order, self.batch)):
+            yield batch
+
+
 def pad(samples: list[Any]) -> Any:
     """Rows are stacked; token sequences padded with 0 to the longest."""
     ids = torch.tensor([sample[0] for sample in samples])
@@ -164,6 +188,9 @@ def loader_of(trial: Trial) -> DataLoader[Any]:
         starts = range(0, trial.rows, trial.batch)
         batches = [list(range(start, min(start + trial.batch, trial.rows))) for start in starts]
         return DataLoader(dataset, batch_sampler=batches, **common)
+    if trial.loader == "nested":
+        inner = RandomSampler(dataset, generator=torch.Generator().manual_seed(7))
+        return DataLoader(dataset, batch_sampler=Pairs(inner, trial.batch), **common)
     if trial.loader == "whole":
         return DataLoader(Whole(dataset, trial.batch, pad), batch_size=None, num_workers=trial.workers)
     return DataLoader(dataset, batch_size=trial.batch, shuffle=True, **common)
