@@ -5,8 +5,9 @@
 One process trains a model of 100 M parameters with AdamW in fp32; its state is 12 bytes a parameter. In turn, each round: steps
 without a save; rt.save(wait=True); rt.save(), with steps until the checkpoint is whole on disk; torch.save of the same state
 into one file; a copy of every tensor, which is the least that an asynchronous save can take. Printed, as medians over rounds:
-the time that the call holds up the main thread; the slowest step while the save is in flight, beside the median one without;
-all that the save added to the loop (the call, and what the steps in flight took longer); and the time until it is whole.
+the time that the call holds up the main thread, and that thread's own CPU time in it, which a busy machine does not change;
+the slowest step while the save is in flight, beside the median one without; all that the save added to the loop (the call,
+and what the steps in flight took longer); and the time until it is whole.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import os
 import tempfile
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Any
 
 os.environ |= {"HWAL_PROGRESS": "off", "HWAL_DEVICE": "cpu", "HWAL_PRECISION": "fp32", "HWAL_KEEP": "last:1"}
@@ -62,21 +63,21 @@ class Loop:
         return [*self.model.parameters(), *(value for value in slots if isinstance(value, torch.Tensor))]
 
 
-def timed(call: Any) -> float:
-    begun = perf_counter()
-    call()
-    return perf_counter() - begun
+def timed(call: Any) -> tuple[float, float, Any]:
+    """Seconds of a call, the main thread's CPU seconds in it, and what it returned."""
+    begun, begun_thread = perf_counter(), thread_time()
+    result = call()
+    return perf_counter() - begun, thread_time() - begun_thread, result
 
 
-def in_flight(loop: Loop) -> tuple[float, list[float], float]:
-    """An asynchronous save: seconds of the call, of each step until the checkpoint is whole, and in all."""
+def in_flight(loop: Loop) -> tuple[float, float, list[float], float]:
+    """An asynchronous save: seconds and CPU seconds of the call, seconds of each step until it is whole, and in all."""
     begun = perf_counter()
-    folder = loop.rt.save()
-    called = perf_counter() - begun
+    *called, folder = timed(loop.rt.save)
     steps = []
     while not (folder / "hwal.json").exists():
         steps.append(loop.step())
-    return called, steps, perf_counter() - begun
+    return *called, steps, perf_counter() - begun
 
 
 def main() -> None:
@@ -97,17 +98,17 @@ def main() -> None:
         for number in range(args.rounds + 1):
             quiet = [loop.step() for _ in range(QUIET)]
             usual = median(quiet)
-            whole = timed(lambda: loop.rt.save(wait=True))
+            whole, whole_cpu, _ = timed(lambda: loop.rt.save(wait=True))
             loop.step()
-            called, steps, until = in_flight(loop)
-            theirs = timed(lambda: torch.save(loop.state(), Path(scratch) / "state.pt"))
-            copied = timed(lambda: [tensor.clone() for tensor in loop.tensors()])
+            called, called_cpu, steps, until = in_flight(loop)
+            theirs, theirs_cpu, _ = timed(lambda: torch.save(loop.state(), Path(scratch) / "state.pt"))
+            copied, copied_cpu, _ = timed(lambda: [tensor.clone() for tensor in loop.tensors()])
             if number:  # the first warms up
-                note("no save", 0.0, max(quiet), 0.0, 0.0)
-                note("rt.save(wait=True)", whole, usual, whole, whole)
-                note("rt.save()", called, max(steps, default=usual), called + sum(steps) - usual * len(steps), until)
-                note("torch.save", theirs, usual, theirs, theirs)
-                note("copy", copied, usual, copied, copied)
+                note("no save", 0.0, 0.0, max(quiet), 0.0, 0.0)
+                note("rt.save(wait=True)", whole, whole_cpu, usual, whole, whole)
+                note("rt.save()", called, called_cpu, max([usual, *steps]), called + sum(steps) - usual * len(steps), until)
+                note("torch.save", theirs, theirs_cpu, usual, theirs, theirs)
+                note("copy", copied, copied_cpu, usual, copied, copied)
                 note("usual", usual)
         size = sum(tensor.nbytes for tensor in loop.tensors())
         loop.rt.end()
@@ -115,11 +116,12 @@ def main() -> None:
     print(
         f"{args.blocks} blocks of width {args.width}: {size / 1e9:.2f} GB of state; the median step takes {usual * 1e3:.0f} ms"
     )
-    print(f"{'ms':20}{'call':>9}{'slowest step':>14}{'in all':>9}{'until whole':>13}{'GB/s':>7}")
+    print(f"{'ms':20}{'call':>9}{'its CPU':>9}{'slowest step':>14}{'in all':>9}{'until whole':>13}{'GB/s':>7}")
     for name, taken in rows.items():
         cells = [median(column) for column in zip(*taken, strict=True)]
-        rate = f"{size / cells[3] / 1e9:7.1f}" if cells[3] else ""
-        print(f"{name:20}{cells[0] * 1e3:9.0f}{cells[1] * 1e3:14.0f}{cells[2] * 1e3:9.0f}{cells[3] * 1e3:13.0f}{rate}")
+        call, cpu, slowest, added, until = (cell * 1e3 for cell in cells)
+        rate = f"{size / until / 1e6:7.1f}" if until else ""
+        print(f"{name:20}{call:9.0f}{cpu:9.0f}{slowest:14.0f}{added:9.0f}{until:13.0f}{rate}")
 
 
 if __name__ == "__main__":
