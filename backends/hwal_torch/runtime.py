@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_map
 from hwal.errors import ScriptError
 from hwal.runtime import Job, TorchRuntime
 from hwal.values import Decision
+from hwal.watch.pulse import DATA, EVALUATING, PREPARING, SAVING, SCRIPT, TRAINING, Pulse
 from hwal_torch import loading, optim, preparing, saving, world
 from hwal_torch.buffers import Buffers
 from hwal_torch.channel import Channel
@@ -30,8 +31,10 @@ from hwal_torch.meta import LARGE, Empties
 from hwal_torch.precision import Precision
 from hwal_torch.reading import Reading
 from hwal_torch.seeding import HostRandom, mix, seed_host
+from hwal_torch.stopping import Ending
 from hwal_torch.trouble import never_stepped, not_finite
 from hwal_torch.units import Cut, Unit
+from hwal_torch.watching import explain, watch
 
 T = TypeVar("T")
 
@@ -63,6 +66,8 @@ class SharedTorchRuntime(TorchRuntime):
         self.global_batch: int | None = None
         self._told: set[str] = set()
         self._unit: Unit | None = None
+        self.pulse = Pulse()
+        self.ending = Ending(self)
 
     # what a kind of device adds
 
@@ -98,13 +103,14 @@ class SharedTorchRuntime(TorchRuntime):
         if self.world_size > 1:
             collectives = self.job.caps.collectives
             assert collectives is not None, "make_plan refuses several processes without collectives"
-            world.join(self.job.world, collectives, self.device, settings.start_timeout)
+            self.ending.store = world.join(self.job.world, collectives, self.device, settings.start_timeout)
         self.take_strategy(before_models(self.job))
         parts = settings.virtual_ranks if settings.deterministic else None
         self.gradients = Gradients(self.device, self.world_size, self.precision.scaler, parts)
         self.backward = self.gradients.backward  # type: ignore[method-assign]  # what a step calls, without a detour
         self.autocast = self.precision.autocast  # type: ignore[method-assign]
         super().start()
+        self.watchdog = watch(self, self.ending.store)
 
     def take_strategy(self, decision: Decision) -> None:
         """Goes on by a strategy, and cuts batches as it needs them."""
@@ -116,13 +122,16 @@ class SharedTorchRuntime(TorchRuntime):
 
     def end(self, error: BaseException | None = None) -> None:
         try:
-            super().end(error)
+            with self.pulse.during(SAVING):
+                super().end(error)
         finally:
+            self.watchdog.leave(error)
             world.leave()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        lost = explain(self, error)
         super().__exit__(kind, error, trace)
-        if (told := self.strategy.explain(error)) is not None:
+        if (told := lost or self.strategy.explain(error)) is not None:
             raise told.with_traceback(trace) from None  # the script's line is found there
 
     # before the loop
@@ -143,13 +152,17 @@ class SharedTorchRuntime(TorchRuntime):
     @cached_property
     def found(self) -> Found | None:
         """The checkpoint that the run goes on from, and with its seed; chosen when it is first asked for, by all ranks."""
-        found = loading.choose(self)
+        with self.pulse.during(PREPARING):
+            found = loading.choose(self)
         if found is not None:
             self.progress.seed = found.manifest.position.seed
         return found
 
     def prepare(self, *objects: Any) -> Any:
-        preparing.prepare(self, objects)
+        with self.pulse.during(PREPARING):
+            preparing.prepare(self, objects)
+        if self.found is not None:
+            self.ending.has_saved(self.found.folder)
         return objects[0] if len(objects) == 1 else objects
 
     def place(self, model: nn.Module) -> None:
@@ -184,6 +197,8 @@ class SharedTorchRuntime(TorchRuntime):
         skip = at.begin_feed()
         if skip is None or self.finished:
             return
+        if self.ending.agreed():
+            self.preempt()
         if self.job.settings.global_batch is not None:
             size = getattr(data, "batch_size", None)
             self.say_once(f"--global-batch {self.job.settings.global_batch} in place of the loader's {size}")
@@ -192,15 +207,18 @@ class SharedTorchRuntime(TorchRuntime):
         self.host_random.rest(mix(at.seed, 2, self.rank, at.epoch, at.feed))
         self._seed_step()
         self.reporter.begin()
+        self.pulse.source, self.pulse.phase = data, DATA
         try:
             yield from self._micro_batches(data, self._reading(skip))
         finally:
             self._unit = None
+            self.pulse.phase = SCRIPT
             if self.gradients.waiting:  # the script left the loop within a global batch
                 self.gradients.waiting = False
                 for optimizer in self.optimizers:
                     optimizer.zero_grad(set_to_none=True)
         at.end_feed()
+        self.ending.turn()
 
     def _check_batch(self, data: Any, skip: int) -> None:
         """A pass that stopped within is skipped by global batches: they must be those that were trained on."""
@@ -217,14 +235,17 @@ class SharedTorchRuntime(TorchRuntime):
             )
 
     def _micro_batches(self, data: Any, reading: Reading) -> Iterator[Any]:
-        gradients, at = self.gradients, self.progress
+        gradients, at, pulse = self.gradients, self.progress, self.pulse
         for unit, batch in read(data, reading, self.say_once):
             if unit.part is not None:
                 self._seed_part(unit.part)
             self.strategy.sync(unit)
             gradients.open(unit, self.strategy)
             self._unit = unit
+            pulse.count += 1
+            pulse.phase = TRAINING
             yield batch if self._on_host else self.to_device(batch)
+            pulse.phase = DATA
             self._unit = None
             if unit.last:
                 if gradients.waiting:
@@ -263,12 +284,23 @@ class SharedTorchRuntime(TorchRuntime):
             return None
 
     def _evaluate(self, data: Any) -> Iterator[Any]:
-        unit, training = self._unit, self.strategy.training
+        unit, training, pulse = self._unit, self.strategy.training, self.pulse
+        phase, source = pulse.phase, pulse.source
         self._unit, self.strategy.training = None, False
+        vote = self.ending.vote()
+        pulse.source, pulse.phase = data, DATA
         try:
             for _, batch in read(data, self._reading(None), self.say_once):
+                if self.ending.agreed() if vote is None else vote.ends():
+                    self.preempt()
+                pulse.count += 1
+                pulse.phase = EVALUATING
                 yield batch if self._on_host else self.to_device(batch)
+                pulse.phase = DATA
         finally:
+            if vote is not None:
+                vote.leave()
+            pulse.source, pulse.phase = source, phase
             self._unit, self.strategy.training = unit, training
             self.strategy.rest()
 
@@ -320,17 +352,32 @@ class SharedTorchRuntime(TorchRuntime):
         raise not_finite(told, where, self.parameters())
 
     def mean(self, total: Any, count: Any = 1) -> float:
-        pair = torch.tensor([float(total), float(count)], dtype=torch.float64, device=self.device)
+        asked = float(self.stop_request.name is not None)
+        self.pulse.count += 1
+        told = torch.tensor([float(total), float(count), asked], dtype=torch.float64, device=self.device)
         if self.world_size > 1:
-            dist.all_reduce(pair)
-        return float(pair[0] / pair[1])
+            dist.all_reduce(told)
+        if told[2] and self._unit is None:  # within a step the step decides
+            self.preempt()
+        return float(told[0] / told[1])
 
     def save(self, path: str | Path | None = None, wait: bool = False) -> Path:
-        return saving.save(self, None if path is None else Path(path), wait)
+        with self.pulse.during(SAVING):
+            folder = saving.save(self, None if path is None else Path(path), wait)
+        self.ending.has_saved(folder)
+        return folder
 
     def barrier(self) -> None:
-        if self.world_size > 1:
-            dist.barrier()
+        self.pulse.count += 1
+        if self.ending.agreed() and self._unit is None:
+            self.preempt()
+
+    def preempt(self) -> None:
+        self.ending.rewind()
+        super().preempt()
+
+    def save_to_stop(self) -> Path:
+        return self.ending.saved() or super().save_to_stop()
 
     # words
 

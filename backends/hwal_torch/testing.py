@@ -13,6 +13,7 @@ from hwal_torch.suite.base import Suite
 from hwal_torch.suite.checkpoints import CheckpointTests
 from hwal_torch.suite.curves import CurveTests
 from hwal_torch.suite.failures import FailureTests
+from hwal_torch.suite.hangs import HangTests
 from hwal_torch.suite.outputs import OutputTests
 from hwal_torch.suite.strategies import StrategyTests
 from hwal_torch.suite.worlds import WorldTests
@@ -20,5 +21,5 @@ from hwal_torch.suite.worlds import WorldTests
 __all__ = ["RuntimeSuite", "Suite"]
 
 
-class RuntimeSuite(WorldTests, CurveTests, CheckpointTests, StrategyTests, FailureTests, OutputTests):
+class RuntimeSuite(WorldTests, CurveTests, CheckpointTests, StrategyTests, FailureTests, HangTests, OutputTests):
     """All parts of the suite."""

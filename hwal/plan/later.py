@@ -11,7 +11,6 @@ from hwal.errors import UsageError
 LATER: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "micro_batch": (lambda value: value == "auto", "--micro-batch N, the most samples that fit one forward pass"),
     "no_fallback": (bool, "leave it out: no device of this version has operators that fall back to the CPU"),
-    "hang_timeout": (lambda value: value is not None, "leave it out: the time limit of the collectives applies, half an hour"),
 }
 """Field of Settings -> (which values are not supported yet, what to do instead)."""
 

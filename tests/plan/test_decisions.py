@@ -188,14 +188,6 @@ ERRORS = [
         """,
     ),
     (
-        {"hang_timeout": 60.0},
-        """
-        --hang-timeout 60.0 comes with a later version of hwal
-          where: --hang-timeout 60.0
-          try:   leave it out: the time limit of the collectives applies, half an hour
-        """,
-    ),
-    (
         {"caps": Caps(frameworks=("torchy",))},
         """
         this version has no torch runtime for toy; there is torchy
@@ -227,7 +219,7 @@ def test_deterministic_needs_virtual_ranks() -> None:
     check_batch(Settings(deterministic=True, virtual_ranks=4), 2, "auto")
 
 
-@pytest.mark.parametrize("setting", [{"no_fallback": True}, {"micro_batch": "auto"}, {"hang_timeout": 5.0}])
+@pytest.mark.parametrize("setting", [{"no_fallback": True}, {"micro_batch": "auto"}])
 def test_what_comes_later_is_refused(setting: dict[str, object]) -> None:
     with pytest.raises(HwalError, match="comes with a later version"):
         plan(**setting)

@@ -1,0 +1,59 @@
+"""How long a rank may go without progress, and how long it has. Time in which the watchdog did not run does not count."""
+
+from __future__ import annotations
+
+from collections import deque
+from statistics import median
+from typing import Any
+
+from hwal.watch.pulse import ANNOUNCED, SCRIPT
+from hwal.watch.spot import Spot
+
+SHORTEST = 60.0  # seconds
+TIMES = 20  # times the median step
+LONG = 1800.0  # seconds: files, compilers, and all before the first step
+STEPS = 25  # of which the median is taken
+JUMP = 3.0  # looks: more between two of them, and the process was stopped or asleep
+
+
+class Patience:
+    """Attributes:
+    tick: seconds between two looks. idle: seconds without progress.
+    """
+
+    def __init__(self, asked: float | str | None, now: float) -> None:
+        """`asked`: --hang-timeout in seconds, "off", or None for max(60 s, 20 × the median step)."""
+        self._asked = asked
+        self.tick = min(1.0, asked / 8) if isinstance(asked, float) else 1.0
+        self.idle = 0.0
+        self._last = now
+        self._mark: Any = None
+        self._step: int | None = None
+        self._since_step = 0.0
+        self._seconds: deque[float] = deque(maxlen=STEPS)
+
+    def look(self, now: float, step: int, mark: Any) -> None:
+        """`mark` is other than before when there was progress."""
+        passed = min(now - self._last, JUMP * self.tick)
+        self._last = now
+        self.idle = 0.0 if mark != self._mark else self.idle + passed
+        self._mark = mark
+        self._since_step += passed
+        if self._step is None:
+            self._step = step
+        elif step > self._step:
+            self._seconds.append(self._since_step / (step - self._step))
+            self._step, self._since_step = step, 0.0
+
+    def limit(self, phase: str, spot: Spot) -> float | None:
+        """Seconds that a rank may be idle there; None: for ever."""
+        if self._asked == "off" or spot.debugging:
+            return None
+        if phase == SCRIPT and spot.waits is None:
+            return None  # it may do what it likes, as long as nobody waits
+        asked = self._asked if isinstance(self._asked, float) else None
+        if spot.compiling or phase in ANNOUNCED:
+            return max(LONG, asked or 0.0)
+        if asked is not None:
+            return asked
+        return max(SHORTEST, TIMES * median(self._seconds)) if self._seconds else LONG
