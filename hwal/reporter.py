@@ -74,6 +74,7 @@ class Reporter:
         self._queue: deque[Any] = deque()  # what rt.log was given, as dicts, and between them eight values a step
         self._clock = time() - perf_counter()
         self._open: Line | None = None  # the last step's: rt.log may still add to it
+        self._written: dict[str, Any] | None = None  # of a step that a run goes on from: what was logged in its line
         self._early: dict[str, Any] = {}  # what was logged before any step
         self._file: TextIO | None = None
         self._failed = False
@@ -127,10 +128,14 @@ class Reporter:
             self._display.say(text)
 
     def resumed(self, step: int) -> None:
-        """Drops the lines of metrics.jsonl beyond the step that training goes on from: they will be written again."""
+        """Drops the lines of metrics.jsonl beyond the step that training goes on from: they will be written again. What is
+        logged before the next step, an evaluation that is done again say, still stands in that step's line.
+        """
         if self.run_dir is None or not (path := self.run_dir / FILE).exists():
             return
         self._guarded(lambda: _cut(path, step))
+        self._open = _line_of(path, step)
+        self._written = dict(self._open.logged) if self._open is not None else None
 
     def close(self, failed: bool) -> None:
         """Writes what is left and takes the display down."""
@@ -179,7 +184,7 @@ class Reporter:
                 continue
             epoch, loss, lr, samples, count, took, at = take(), take(), take(), take(), take(), take(), take()
             if self._open is not None:
-                lines.append(self._open.line())
+                lines += self._closed(self._open)
             loss, count = _number(loss), _number(count)
             self._open = Line(item, epoch, loss, _number(lr), samples, took, count, self._clock + at, self._early)
             self._early = {}
@@ -191,7 +196,7 @@ class Reporter:
             units += done if isinstance(done, int | float) else 0.0
             seconds += took
         if last and self._open is not None:
-            lines.append(self._open.line())
+            lines += self._closed(self._open)
         if seconds and self._open is not None:
             self._units += units
             if self._display is not None:
@@ -201,6 +206,16 @@ class Reporter:
             self._open = None
         if lines and not self._failed:
             self._guarded(lambda: self._append("\n".join(lines) + "\n"))
+
+    def _closed(self, line: Line) -> list[str]:
+        """The line, to be written. One that was in the file when the run went on stays there, or gives way if it changed."""
+        before, self._written = self._written, None
+        if before == line.logged:
+            return []
+        if before is not None and self.run_dir is not None:
+            path = self.run_dir / FILE
+            self._guarded(lambda: _cut(path, line.step - 1))
+        return [line.line()]
 
     def _merge(self, values: dict[str, Any]) -> None:
         target = self._early if self._open is None else self._open.logged
@@ -247,6 +262,18 @@ def _cut(path: Path, step: int) -> None:
     aside = path.with_suffix(".tmp")
     aside.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
     aside.replace(path)
+
+
+def _line_of(path: Path, step: int) -> Line | None:
+    """The line of that step, if it is whole and the last."""
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8").splitlines()[-1])
+        if fields["step"] != step:
+            return None
+        own = [fields.pop(name, None) for name in Line._fields[:-1]]
+        return Line._make([*own, fields])
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        return None
 
 
 def _step_of(line: str) -> int:

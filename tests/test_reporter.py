@@ -263,3 +263,24 @@ def test_a_step_costs_the_training_thread_little(tmp_path: Path, ear: Ear) -> No
     reporter.close(failed=False)
     print(f"reporter.step: best {min(rounds) * 1e6:.2f} µs")
     assert min(rounds) < 6e-6
+
+
+def test_what_is_logged_again_stands_in_the_line_that_a_run_goes_on_from(tmp_path: Path, ear: Ear) -> None:
+    """An evaluation after the last step before a resume is done again; the line is neither doubled nor lost."""
+    first = Reporter(tmp_path)
+    for step in (1, 2, 3):
+        first.step(step, 0, 1.0 / step, 0.1, 8, 64.0)
+    first.close(failed=False)
+    before = (tmp_path / FILE).read_text()
+    silent = Reporter(tmp_path)
+    silent.resumed(3)
+    silent.close(failed=False)
+    assert (tmp_path / FILE).read_text() == before
+    again = Reporter(tmp_path)
+    again.resumed(2)
+    again.add({"accuracy": 0.5})
+    again.step(3, 0, 0.25, 0.1, 8, None)
+    again.close(failed=False)
+    lines = [json.loads(line) for line in (tmp_path / FILE).read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2, 3]
+    assert lines[1] == {**json.loads(before.splitlines()[1]), "accuracy": 0.5} and lines[2]["loss"] == 0.25
