@@ -32,6 +32,12 @@ class Agent(LocalElasticAgent):
         agents.append(self)
 
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
+        for path in self.state_dir.glob("rank-*.json"):  # of a world before, whose ranks may have had other numbers
+            path.unlink()
+        handler: Any = worker_group.spec.rdzv_handler
+        if hasattr(handler, "_bootstrap_store_info"):
+            # torch keeps where rank 0 was at first, and looks for it there when another machine has that rank.
+            handler._bootstrap_store_info = None
         super()._rendezvous(worker_group)
         self._round = self._current_round()
         os.environ[ROUND] = str(self._round)
@@ -44,8 +50,6 @@ class Agent(LocalElasticAgent):
         return int(self._worker_group.spec.max_restarts - self._remaining_restarts)
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
-        for path in self.state_dir.glob("rank-*.json"):  # of a world before, whose ranks had other numbers
-            path.unlink()
         with blocked():  # a rank takes them when it has left its pid
             workers: dict[int, Any] = super()._start_workers(worker_group)
         return workers
