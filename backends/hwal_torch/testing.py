@@ -15,11 +15,12 @@ from hwal_torch.suite.curves import CurveTests
 from hwal_torch.suite.failures import FailureTests
 from hwal_torch.suite.hangs import HangTests
 from hwal_torch.suite.outputs import OutputTests
+from hwal_torch.suite.stops import StopTests
 from hwal_torch.suite.strategies import StrategyTests
 from hwal_torch.suite.worlds import WorldTests
 
 __all__ = ["RuntimeSuite", "Suite"]
 
 
-class RuntimeSuite(WorldTests, CurveTests, CheckpointTests, StrategyTests, FailureTests, HangTests, OutputTests):
+class RuntimeSuite(WorldTests, CurveTests, CheckpointTests, StrategyTests, FailureTests, StopTests, HangTests, OutputTests):
     """All parts of the suite."""
