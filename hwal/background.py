@@ -27,6 +27,11 @@ class Background:
         self._thread = threading.Thread(target=self._run, args=(job,), name="hwal-background")
         self._thread.start()
 
+    def run(self, job: Callable[[], None]) -> None:
+        """Runs a job right here; its error, too, comes out of the next wait()."""
+        self.wait()
+        self._run(job)
+
     def wait(self) -> None:
         """Returns when no job is running. Raises the error of the last one, once."""
         if self._thread is not None:

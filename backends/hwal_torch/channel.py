@@ -7,6 +7,7 @@ from datetime import timedelta
 from functools import cached_property
 from typing import Any, TypeVar
 
+import torch
 import torch.distributed as dist
 
 LIMIT = timedelta(days=1)  # a large checkpoint on a slow disk takes hours; a dead rank is noticed at once, by its connection
@@ -32,6 +33,14 @@ class Channel:
         if self.group is not None:
             dist.broadcast_object_list(box, src=0, group=self.group)
         return box[0]
+
+    def all(self, word: bool) -> bool:
+        """Whether all ranks say so; every rank calls it."""
+        if self.group is None:
+            return word
+        words = torch.tensor(int(word))
+        dist.all_reduce(words, dist.ReduceOp.MIN, group=self.group)
+        return bool(words)
 
     def ask(self, question: Callable[[], T]) -> T:
         """What `question` answers on rank 0, on every rank; or its exception."""

@@ -23,6 +23,7 @@ from hwal.errors import ScriptError
 from hwal.runtime import Job
 from hwal_torch.blocks import Blocks
 from hwal_torch.meta import allocate
+from hwal_torch.shards import local
 from hwal_torch.strategy import Strategy, not_brought_together, refuse_shared
 from hwal_torch.units import Unit
 
@@ -60,7 +61,9 @@ class FullyShard(Strategy):
         mesh = self._mesh = self._mesh or self._make_mesh()
         numbers = [parameter for parameter in model.parameters() if parameter.dim() == 0]
         offload = self.name.endswith(OFFLOAD)
-        for part in (*reversed(blocks.modules), model):  # from the innermost outwards
+        parts = [*zip(blocks.names, blocks.modules, strict=True)][::-1]  # from the innermost outwards
+        for name, part in (*parts, (type(model).__name__, model)):
+            self._refuse_mixed(part, name)
             self._equalize(part)
             fully_shard(
                 part,
@@ -84,10 +87,21 @@ class FullyShard(Strategy):
         """Gives every rank rank 0's values, as DDP does, before each keeps a shard of its own."""
         for tensor in (*part.parameters(), *part.buffers()):
             if not isinstance(tensor, DTensor) and not tensor.is_meta:
-                tensor.data = tensor.data.to(self._device)
-                flat = tensor.data.reshape(-1).view(torch.uint8)  # gloo does not know every dtype
+                moved = tensor.data.to(self._device)
+                flat = moved.reshape(-1).view(torch.uint8)  # gloo does not know every dtype
                 dist.broadcast(flat, 0)
-                tensor.data.copy_(flat.view(tensor.dtype).view(tensor.shape))
+                tensor.data = flat.view(moved.dtype).view(moved.shape)  # in plain order: channels_last cannot be cut
+
+    def _refuse_mixed(self, part: nn.Module, name: str) -> None:
+        """Raises ScriptError for a unit whose parameters are of several dtypes: they are gathered as one."""
+        dtypes = sorted({str(p.dtype) for p in part.parameters() if p.requires_grad and p.dim() and not isinstance(p, DTensor)})
+        if len(dtypes) > 1:
+            raise ScriptError(
+                f"{name} holds parameters of {' and '.join(dtypes)}",
+                where=f"--strategy {self.name}",
+                why="FSDP gathers the parameters of a block together, in one dtype",
+                hint="build the model in one dtype (--precision decides what it computes in); or --strategy ddp",
+            )
 
     def cost(self) -> str | None:
         if SHARES_UNUSED:
@@ -248,13 +262,3 @@ def _refuse_sparse(model: nn.Module, strategy: str) -> None:
 def units_of(model: nn.Module) -> list[FSDPModule]:
     """The sharded parts of a model, itself included."""
     return [part for part in model.modules() if isinstance(part, FSDPModule)]
-
-
-def local(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's part of a sharded tensor; any other tensor itself."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
-def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor with the parts of all ranks, each of which must call this."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

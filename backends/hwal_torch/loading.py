@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor, Replicate
-from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 
 from hwal.checkpoint import MANIFEST, Checkpoints, Manifest, verify
@@ -22,6 +20,7 @@ from hwal.errors import CheckpointError
 from hwal_torch import tree
 from hwal_torch.checkpoint import STATE, held, state_of, stem, weights
 from hwal_torch.optim import group_names, names_of
+from hwal_torch.shards import part_of, rows_of, sharded
 from hwal_torch.tensorfile import Reader
 
 if TYPE_CHECKING:
@@ -168,12 +167,8 @@ def _load_weights(model: nn.Module, folder: Path, name: str) -> None:
 
 def _fill(tensor: torch.Tensor, reader: Reader, name: str) -> None:
     """Reads a saved tensor into one of its shape; of a sharded one this rank's rows."""
-    tensor = tensor.detach()
-    if isinstance(tensor, DTensor):
-        _, offsets = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
-        reader.read(name, tensor.to_local(), offsets[0] if offsets else 0)
-    else:
-        reader.read(name, tensor)
+    rows, first = rows_of(tensor.detach(), name)
+    reader.read(name, rows, first)
 
 
 def _some(names: list[str], between: str = ", ") -> str:
@@ -267,11 +262,7 @@ def _beside(parameter: torch.Tensor, reader: Reader, stored: Stored) -> torch.Te
         return reader.whole(stored.key)
     if not isinstance(parameter, DTensor):
         return reader.whole(stored.key, parameter.device)
-    mesh, device = parameter.device_mesh, parameter.to_local().device
-    cut = parameter.placements if slot.shape[0] == parameter.shape[0] else (Replicate(),) * mesh.ndim
-    sizes, offsets = compute_local_shape_and_global_offset(slot.shape, mesh, cut)
-    rows = torch.empty(sizes, dtype=slot.dtype, device=device)
-    reader.read(stored.key, rows, offsets[0])
-    whole = torch.empty(slot.shape, dtype=slot.dtype, device="meta")
-    spec = DTensorSpec(mesh, cut, TensorMeta(whole.shape, whole.stride(), whole.dtype))
-    return DTensor(rows, spec, requires_grad=False)  # from_local would take it from the host, if it is offloaded there
+    size, first, cut = part_of(slot.shape, parameter)
+    rows = torch.empty(size, dtype=slot.dtype, device=parameter.to_local().device)
+    reader.read(stored.key, rows, first)
+    return sharded(rows, slot.shape, parameter.device_mesh, cut)

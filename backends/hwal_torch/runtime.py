@@ -104,6 +104,7 @@ class SharedTorchRuntime(TorchRuntime):
             collectives = self.job.caps.collectives
             assert collectives is not None, "make_plan refuses several processes without collectives"
             self.ending.store = world.join(self.job.world, collectives, self.device, settings.start_timeout)
+            _ = self.channel.group  # made by all ranks now: rank 0 may be the only one to save
         self.take_strategy(before_models(self.job))
         parts = settings.virtual_ranks if settings.deterministic else None
         self.gradients = Gradients(self.device, self.world_size, self.precision.scaler, parts)
@@ -251,7 +252,8 @@ class SharedTorchRuntime(TorchRuntime):
                 if gradients.waiting:
                     raise never_stepped()
                 if left := gradients.close(self.optimizers):
-                    self.say_once(f"{type(left[0]).__name__} is not stepped in every global batch: the others train nothing of it")
+                    name = type(left[0]).__name__
+                    self.say_once(f"{name} is not stepped in every global batch: it learns nothing of the others")
                 if gradients.stop:
                     self.preempt()
                 if at.step & (at.step - 1) == 0:

@@ -25,7 +25,6 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, TensorWr
 from torch.distributed.checkpoint.state_dict_saver import save as save_together
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from torch.futures import Future
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
@@ -37,6 +36,7 @@ from hwal.retention import metrics_for
 from hwal_torch import tree
 from hwal_torch.channel import Channel
 from hwal_torch.checkpoint import STATE, document_of, own_class, state_of, stem, weights
+from hwal_torch.shards import local, rows_of, settled
 from hwal_torch.tensorfile import LIMIT, Layout, Slot, Writer
 
 if TYPE_CHECKING:
@@ -89,17 +89,17 @@ def save(rt: SharedTorchRuntime, path: Path | None, wait: bool, limit: int = LIM
     target = path or rt.checkpoints.path(rt.steps_done)
     rt.saving.wait()  # one at a time, also for its copy's sake
     rt.strategy.rest()
-    _ = rt.channel.group  # made by all ranks here, on their main threads
     sets = {stem(number): _weights_of(model) for number, model in enumerate(rt.models)}
     sets[STATE] = {}
     document = tree.encode(document_of(rt), sets[STATE], "")
     mine = _mine(rt, sets)
-    if not wait and not _room(rt, mine):
-        wait = True
+    room = wait or _room(rt, mine)
+    if rt.strategy.sharded:
+        room = rt.channel.all(room)
     taken = Taken(
         target=target,
         layouts={name: Layout(name, tensors, limit) for name, tensors in sets.items()} if rt.is_main else {},
-        pieces={name: piece_of(tensor, name, copied=not wait) for name, tensor in mine.items()},
+        pieces={name: piece_of(tensor, name, copied=room and not wait) for name, tensor in mine.items()},
         shared=rt.strategy.sharded and rt.world_size > 1,
         document=document,
         configs=_configs(rt),
@@ -110,8 +110,10 @@ def save(rt: SharedTorchRuntime, path: Path | None, wait: bool, limit: int = LIM
     job = partial(_lead if rt.is_main else _follow, taken, rt.checkpoints, rt.channel)
     if wait:
         job()
-    else:
+    elif room:
         rt.saving.start(job)
+    else:
+        rt.saving.run(job)
     return target
 
 
@@ -126,7 +128,7 @@ def _weights_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 def _mine(rt: SharedTorchRuntime, sets: Mapping[str, Mapping[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
     """What this rank writes of all sets: rank 0 all that it has, the others their parts of sharded tensors."""
     return {
-        f"{name}/{key}": tensor
+        f"{name}/{key}": settled(tensor)
         for name, tensors in sets.items()
         for key, tensor in tensors.items()
         if rt.is_main or isinstance(tensor, DTensor)
@@ -135,8 +137,7 @@ def _mine(rt: SharedTorchRuntime, sets: Mapping[str, Mapping[str, torch.Tensor]]
 
 def _room(rt: SharedTorchRuntime, mine: Mapping[str, torch.Tensor]) -> bool:
     """Whether the host has memory for a copy, one of every rank here where they are sharded."""
-    local = (tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in mine.values())
-    size = sum(tensor.numel() * tensor.element_size() for tensor in local)
+    size = sum(part.numel() * part.element_size() for part in map(local, mine.values()))
     size *= rt.job.world.local_size if rt.strategy.sharded else 1
     free = available(Host())
     if free is None or size * SPARE <= free:
@@ -150,12 +151,7 @@ def _room(rt: SharedTorchRuntime, mine: Mapping[str, torch.Tensor]) -> bool:
 
 def piece_of(tensor: torch.Tensor, name: str, copied: bool) -> Piece:
     """The rows of a tensor that this rank holds; in memory of their own if `copied`."""
-    first, shape, rows = 0, tuple(tensor.shape), tensor.detach()
-    if isinstance(rows, DTensor):
-        sizes, offsets = compute_local_shape_and_global_offset(rows.shape, rows.device_mesh, rows.placements)
-        if tuple(sizes[1:]) != shape[1:]:
-            raise CheckpointError("it is cut along another dimension than its first", where=name)
-        first, rows = offsets[0] if offsets else 0, rows.to_local()
+    rows, first = rows_of(tensor.detach(), name)
     if is_traceable_wrapper_subclass(rows):  # type: ignore[unreachable]
         raise CheckpointError(
             f"a {type(rows).__name__} cannot be saved: a checkpoint holds plain tensors",
@@ -164,7 +160,7 @@ def piece_of(tensor: torch.Tensor, name: str, copied: bool) -> Piece:
         )
     if copied:
         rows = rows.to("cpu", copy=True, memory_format=torch.contiguous_format)
-    return Piece(rows, shape, first)
+    return Piece(rows, tuple(tensor.shape), first)
 
 
 def _configs(rt: SharedTorchRuntime) -> tuple[Any, ...]:

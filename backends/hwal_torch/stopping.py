@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import Store  # type: ignore[attr-defined]
 
+from hwal.errors import OutputError
 from hwal_torch.vote import Vote
 
 if TYPE_CHECKING:
@@ -77,7 +78,12 @@ class Ending:
 
     def saved(self) -> Path | None:
         """The run's checkpoint of this very moment, once it is whole; None where there is none. Every rank calls it."""
-        self._rt.saving.wait()
+        try:
+            self._rt.saving.wait()
+        except OutputError as error:
+            if self._rt.channel.all(self._rt.stop_request.name is None):
+                raise  # this is why the run ends
+            self._rt.say(f"{error.what}; once more, before the run ends")
         folder = self._rt.checkpoints.path(self._rt.steps_done)
         return folder if self._rt.channel.ask(lambda: self._last == self._moment(folder)) else None
 

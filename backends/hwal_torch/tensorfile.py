@@ -147,7 +147,9 @@ class Writer:
             return
         slot = self._slots[name]
         if slot.file not in self._files:
-            self._files[slot.file] = FileIO(self._folder / slot.file, "r+")
+            # For writing alone: a network file system that may also read fetches whole pages, and writes back what other
+            # machines have changed in them meanwhile.
+            self._files[slot.file] = FileIO(os.open(self._folder / slot.file, os.O_WRONLY), "w")
         file = self._files[slot.file]
         file.seek(slot.start + first * slot.row_bytes)
         data = _view(rows.detach().cpu().contiguous())

@@ -20,6 +20,8 @@ from hwal.errors import CheckpointError
 def encode(value: Any, tensors: dict[str, torch.Tensor], path: str) -> Any:
     """JSON for `value`; its tensors go into `tensors` under their path. Raises CheckpointError for what would need pickle."""
     if isinstance(value, torch.Tensor):
+        while path in tensors:  # {1: …, "1": …} and {"a/b": …, "a": {"b": …}} come to the same path
+            path += "'"
         tensors[path] = value.detach()
         return {"$tensor": path}
     if isinstance(value, bool | str | int) or value is None:

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from hwal.errors import ScriptError
-from hwal_torch.fsdp import whole
+from hwal_torch.shards import whole
 
 
 def mixes_samples(model: nn.Module) -> str | None:

@@ -31,8 +31,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from hwal.env import Settings
 from hwal.runtime import TorchRuntime
-from hwal_torch.fsdp import local
 from hwal_torch.harness import run_world
+from hwal_torch.shards import local
 
 STEPS = 3
 

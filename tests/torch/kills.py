@@ -22,8 +22,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from hwal.checkpoint import Checkpoints
 from hwal.env import Settings
-from hwal_torch.fsdp import whole
 from hwal_torch.harness import CONTEXT, _rank, free_port, plan_for
+from hwal_torch.shards import whole
 
 PATIENCE = 120.0  # seconds for a process to come up
 WIDTH = 256

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from hwal.checkpoint import MANIFEST, verify
 from hwal.errors import CheckpointError
 from hwal_torch import saving, tree
-from hwal_torch.fsdp import whole
+from hwal_torch.shards import whole
 from tests.torch.places import PLACES, error_of, results, run
 
 slow = pytest.mark.slow

@@ -11,8 +11,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from hwal_torch import runtime
-from hwal_torch.fsdp import whole
 from hwal_torch.meta import Empties, allocate
+from hwal_torch.shards import whole
 from tests.torch.places import PLACES, results, run
 
 pytestmark = pytest.mark.slow

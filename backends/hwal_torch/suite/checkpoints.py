@@ -12,11 +12,19 @@ from safetensors.torch import load_file
 
 from hwal.checkpoint import verify
 from hwal.env import Settings
-from hwal.errors import HwalError
+from hwal.errors import EXIT_PREEMPTED, HwalError
 from hwal_torch.harness import plan_for
 from hwal_torch.suite.base import SAME, Suite, largest_difference, losses_of
 from hwal_torch.suite.jobs import Trial
-from hwal_torch.suite.saves import save_and_fail, save_each, save_held_up, save_with_little_room, scaling
+from hwal_torch.suite.saves import (
+    save_alone,
+    save_and_fail,
+    save_each,
+    save_held_up,
+    save_in_vain_and_be_stopped,
+    save_with_little_room,
+    scaling,
+)
 from hwal_torch.suite.tasks import train
 
 Place = tuple[str, int, int]  # strategy, ranks, machines
@@ -149,6 +157,24 @@ class CheckpointTests(Suite):
         settings = Settings(precision="fp32", strategy=strategy)
         outcomes = self.run(place[1], save_and_fail, Trial(save_at=2), folder=tmp_path, settings=settings)
         assert "the script's own mistake" in (outcomes[-1].error or "")
+        assert verify(tmp_path / "checkpoints" / "step-00000002").position.step == 2
+
+    @pytest.mark.parametrize("strategy", ["single", "ddp", "fsdp:full"])
+    def test_a_signal_after_a_save_that_failed(self, tmp_path: Path, strategy: str) -> None:
+        """P4: an earlier save that failed does not take the last chance to save."""
+        place = (strategy, 1 if strategy == "single" else 2, 1)
+        if not self.holds(place):
+            pytest.skip(f"{self.device} has no place for {strategy}")
+        settings = Settings(precision="fp32", strategy=strategy)
+        outcomes = self.run(place[1], save_in_vain_and_be_stopped, Trial(save_at=2), folder=tmp_path, settings=settings)
+        assert [outcome.exit_code for outcome in outcomes] == [EXIT_PREEMPTED] * place[1], outcomes
+        (folder,) = (tmp_path / "checkpoints").iterdir()
+        assert verify(folder).position.step in (2, 3)
+
+    def test_the_main_rank_saves_alone(self, tmp_path: Path) -> None:
+        """P3: where it holds the whole model, the main rank may be the only one to save."""
+        (size,) = self.worlds(2)
+        self.results(size, save_alone, Trial(save_at=2), folder=tmp_path, settings=Settings(precision="fp32", strategy="ddp"))
         assert verify(tmp_path / "checkpoints" / "step-00000002").position.step == 2
 
     def test_retention(self, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ class Factored(torch.optim.Optimizer):
 
     def _update(self, parameter: torch.Tensor, gradient: torch.Tensor, lr: float, decay: float) -> None:
         square, state = gradient.square(), self.state[parameter]
-        now = {"all": square} if gradient.dim() < 2 else {"rows": square.mean(1), "columns": square.mean(0).sqrt().square()}
+        now = {"all": square} if gradient.dim() < 2 else {"rows": square.mean(1), "columns": square.sum(0) / len(square)}
         for name, value in now.items():
             state[name] = state[name] * decay + value * (1 - decay) if name in state else value
         scale = state["all"] if "all" in state else state["rows"][:, None] * state["columns"]

@@ -9,7 +9,8 @@ from torch import nn
 from torch.nn import functional
 
 from hwal.runtime import TorchRuntime
-from hwal_torch.fsdp import local, units_of
+from hwal_torch.fsdp import units_of
+from hwal_torch.shards import local
 from hwal_torch.suite.jobs import Net, Trial, loader_of, loss_of
 from hwal_torch.suite.tasks import build, weights_of
 
@@ -123,8 +124,22 @@ def beyond(rt: TorchRuntime, kind: str) -> None:
     """One thing that a strategy cannot do."""
     with rt.scope():
         model = Either(sparse=kind == "sparse")
+        if kind == "two dtypes":
+            model.heads.to(torch.bfloat16)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     rt.prepare(model, optimizer)
     for _, tokens in rt.feed(loader_of(Trial(text=True))):
         rt.backward(model(tokens, 0) + model(tokens, 1))
         rt.step(optimizer)
+
+
+def convolve(rt: TorchRuntime) -> dict[str, torch.Tensor]:
+    """A convolution whose weights lie in channels_last order; returns the trained weights."""
+    with rt.scope():
+        model = nn.Sequential(nn.Conv2d(3, 4, 2), nn.Flatten(), nn.Linear(4, 1)).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    rt.prepare(model, optimizer)
+    for _, x, y in rt.feed(loader_of(Trial())):
+        rt.backward(functional.mse_loss(model(x.repeat(1, 2).view(-1, 3, 2, 2)), y))
+        rt.step(optimizer)
+    return weights_of(model)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +13,7 @@ from typing import Any
 
 import torch
 
+from hwal.errors import OutputError
 from hwal.runtime import TorchRuntime
 from hwal_torch.suite.jobs import Trial, loader_of, loss_of
 from hwal_torch.suite.tasks import build, weights_of
@@ -77,6 +81,35 @@ def save_with_little_room(rt: TorchRuntime, trial: Trial, rank: int) -> None:
         if rt.steps_done == trial.save_at:
             if rt.rank == rank:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (600, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+            rt.save()
+
+
+def save_in_vain_and_be_stopped(rt: Any, trial: Trial) -> None:
+    """A save fails, there is room again, and a signal comes before the failure is noticed."""
+    writing, room = rt.checkpoints.writing, threading.Event()
+
+    @contextmanager
+    def full(*args: Any) -> Iterator[Path]:
+        if not room.is_set():
+            raise OutputError("the checkpoint could not be written: No space left on device")
+        with writing(*args) as folder:
+            yield folder
+
+    rt.checkpoints.writing = full
+    for _ in steps_of(rt, trial):
+        if rt.steps_done == trial.save_at:
+            rt.save()
+            while not rt.saving.failed:
+                time.sleep(0.001)
+            room.set()
+            rt.barrier()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def save_alone(rt: TorchRuntime, trial: Trial) -> None:
+    """Only the main rank saves."""
+    for _ in steps_of(rt, trial):
+        if rt.is_main and rt.steps_done == trial.save_at:
             rt.save()
 
 

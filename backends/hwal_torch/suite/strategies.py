@@ -14,7 +14,7 @@ from hwal.errors import HwalError
 from hwal_torch.harness import plan_for
 from hwal_torch.suite.base import FP32, SAME, Suite, largest_difference
 from hwal_torch.suite.jobs import Trial
-from hwal_torch.suite.layouts import beyond, build_apart, hold, overflow, train_normed, train_sometimes
+from hwal_torch.suite.layouts import beyond, build_apart, convolve, hold, overflow, train_normed, train_sometimes
 from hwal_torch.suite.tasks import alone, train
 
 SHARDED = (
@@ -69,10 +69,19 @@ class StrategyTests(Suite):
             assert all(torch.equal(weights[name], value) for name, value in ranks[0][1].items())
             assert (first["inner.0.up.weight"] == ranks[0][1]["inner.0.up.weight"]).all() == (first is ranks[0][1])
 
+    @pytest.mark.parametrize("strategy", ["ddp", "fsdp:full"])
+    def test_weights_in_another_order(self, tmp_path: Path, strategy: str) -> None:
+        """P2: weights that lie in memory in channels_last order train as in one process."""
+        (size,) = self.sharding(2)
+        one = self.results(1, convolve, folder=tmp_path / "one")[0]
+        for weights in self.results(size, convolve, folder=tmp_path / "two", settings=sharded(strategy)):
+            assert all(torch.allclose(weights[name], value, atol=1e-6) for name, value in one.items())
+
     @pytest.mark.parametrize(
         ("strategy", "kind", "told"),
         [
             ("fsdp:full", "sparse", "embed has sparse gradients, which cannot be sharded"),
+            ("fsdp:full", "two dtypes", "Either holds parameters of torch.bfloat16 and torch.float32"),
             ("ddp", "two forwards", "a parameter was used in two forwards of one backward"),
         ],
     )

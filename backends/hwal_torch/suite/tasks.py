@@ -16,8 +16,8 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, DistributedSampler
 
 from hwal.runtime import TorchRuntime
-from hwal_torch.fsdp import whole
 from hwal_torch.seeding import mix
+from hwal_torch.shards import whole
 from hwal_torch.suite.factored import Factored
 from hwal_torch.suite.jobs import Net, Rows, Text, Trial, loader_of, loss_of, pad
 
