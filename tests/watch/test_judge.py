@@ -1,0 +1,114 @@
+"""What is said of a world that is stuck, or has lost a rank; every message as printed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hwal.errors import HwalError
+from hwal.watch import judge
+from hwal.watch.beat import Beat, Doom, Leave
+from hwal.watch.judge import Seen
+from hwal.watch.pulse import DATA, EVALUATING, PREPARING, SAVING, SCRIPT, TRAINING
+
+STUCK = Beat(1, 101, "here", 5, TRAINING, 40, "train.py:30, in preprocess", idle=60.2, limit=60.0)
+WAITS = Beat(0, 100, "here", 5, TRAINING, 40, "train.py:12, in main", waits="rt.step", idle=60.1, limit=60.0)
+LONGER = "\n  try:   --hang-timeout S waits S seconds, --hang-timeout off for ever"
+
+
+def world(*beats: Beat | Seen) -> dict[int, Seen]:
+    seen = [beat if isinstance(beat, Seen) else Seen(beat) for beat in beats]
+    return {each.beat.rank: each for each in seen}
+
+
+def printed(doom: Doom) -> str:
+    return str(HwalError(doom.what, why=doom.why, hint=doom.hint))
+
+
+SAID = [
+    (
+        world(STUCK, WAITS, replace(WAITS, rank=2), replace(WAITS, rank=3, waits="rt.mean")),
+        "rank 1 has been stuck for 60 s in step 41: train.py:30, in preprocess\n"
+        "  why:   ranks 0, 2 have waited 60 s for it in rt.step; rank 3 has waited 60 s for it in rt.mean" + LONGER,
+    ),
+    (
+        world(replace(STUCK, rank=0)),
+        "the run has been stuck for 60 s in step 41: train.py:30, in preprocess" + LONGER,
+    ),
+    (
+        world(replace(STUCK, phase=DATA, source="Rows gave nothing (worker: process 7 at rows.py:3, in read)"), WAITS),
+        "rank 1 has waited 60 s for data in step 41: Rows gave nothing (worker: process 7 at rows.py:3, in read); "
+        "train.py:30, in preprocess\n  why:   rank 0 has waited 60 s for it in rt.step" + LONGER,
+    ),
+    (
+        world(replace(STUCK, phase=SCRIPT, limit=None, idle=0.0), replace(WAITS, phase=SCRIPT, waits="rt.barrier")),
+        "rank 1 is busy after step 40: train.py:30, in preprocess\n  why:   rank 0 has waited 60 s for it in rt.barrier"
+        + LONGER,
+    ),
+    (
+        world(replace(STUCK, phase=EVALUATING), WAITS),
+        "rank 1 has been stuck in evaluation for 60 s after step 40: train.py:30, in preprocess\n"
+        "  why:   rank 0 has waited 60 s for it in rt.step" + LONGER,
+    ),
+    (
+        world(Seen(replace(STUCK, step=38, idle=0.2), 61.0, "rows.py:9, in match"), WAITS),
+        "rank 1 has been stuck for 61 s in step 41: rows.py:9, in match, in a call that lets no other Python run\n"
+        "  why:   rank 0 has waited 60 s for it in rt.step" + LONGER,
+    ),
+    (
+        world(Seen(replace(STUCK, idle=0.2), 61.0), WAITS),
+        "rank 1 has not been heard of for 61 s; it was last seen in step 41: train.py:30, in preprocess\n"
+        "  why:   rank 0 has waited 60 s for it in rt.step" + LONGER,
+    ),
+    (
+        world(replace(STUCK, waits="rt.barrier"), WAITS),
+        "the ranks have waited for each other for 60 s in step 41: rank 0 in rt.step at train.py:12, in main; "
+        "rank 1 in rt.barrier at train.py:30, in preprocess\n"
+        "  why:   every rank must come to the same calls in the same order" + LONGER,
+    ),
+]
+
+
+@pytest.mark.parametrize(("seen", "text"), SAID)
+def test_a_stuck_world_as_printed(seen: dict[int, Seen], text: str) -> None:
+    assert judge.stalled(seen)
+    assert printed(judge.stuck(seen)) == text
+
+
+def test_what_to_go_on_from_comes_first() -> None:
+    hint = judge.stuck(world(STUCK, WAITS), "--resume runs/a goes on from step-00000040").hint
+    assert hint is not None and hint.startswith("--resume runs/a goes on from step-00000040; --hang-timeout S")
+
+
+def test_a_lost_rank_as_printed() -> None:
+    assert printed(judge.gone(STUCK, 40, "was killed by SIGKILL")) == (
+        "rank 1 is gone after step 40: its process 101 was killed by SIGKILL\n  why:   last seen at train.py:30, in preprocess"
+    )
+    assert printed(judge.gone(STUCK, 43, "was killed by SIGKILL")) == (  # the others have been on since it was seen
+        "rank 1 is gone after step 43: its process 101 was killed by SIGKILL"
+    )
+    assert printed(judge.left(Leave(1, 12, "ValueError: no"))) == "rank 1 failed after step 12: ValueError: no"
+    assert printed(judge.left(Leave(1, 12), "--resume a")) == (
+        "rank 1 ended after step 12, while the others wait for it\n"
+        "  why:   every rank must do the same number of steps, and come to the same calls\n"
+        "  try:   --resume a"
+    )
+
+
+@pytest.mark.parametrize("phase", [SAVING, PREPARING])
+def test_ranks_wait_for_one_that_is_at_what_takes_long(phase: str) -> None:
+    saving = replace(STUCK, phase=phase, limit=1800.0, announced=True)
+    assert not judge.stalled(world(saving, WAITS))
+    assert judge.stalled(world(replace(saving, idle=1800.0), WAITS)), "its own limit"
+    assert judge.stalled(world(replace(saving, waits="rt.save"), WAITS)), "it only waits for others too"
+    assert judge.stalled(world(saving, WAITS, replace(STUCK, rank=2))), "another is stuck by itself"
+
+
+def test_a_debugger_holds_all() -> None:
+    assert not judge.stalled(world(replace(STUCK, limit=None, announced=True), WAITS))
+
+
+def test_silence_counts_as_no_progress() -> None:
+    assert judge.stalled(world(Seen(replace(STUCK, idle=1.0), silent=59.5), replace(WAITS, idle=3.0)))
+    assert not judge.stalled(world(Seen(replace(STUCK, idle=1.0), silent=5.0), replace(WAITS, idle=6.0)))

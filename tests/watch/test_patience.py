@@ -1,0 +1,60 @@
+"""How long a rank may go without progress. Time is given, not taken."""
+
+from __future__ import annotations
+
+from hwal.watch.patience import LONG, Patience
+from hwal.watch.pulse import DATA, PREPARING, SAVING, SCRIPT, TRAINING
+from hwal.watch.spot import Spot
+
+HERE = Spot("train.py:3, in main")
+
+
+def test_time_without_progress_adds_up_and_progress_ends_it() -> None:
+    patience = Patience(40.0, 0.0)
+    for now in range(1, 6):
+        patience.look(float(now), 0, "mark")
+    assert patience.idle == 4.0
+    patience.look(6.0, 1, "another")
+    assert patience.idle == 0.0
+
+
+def test_a_process_that_was_stopped_is_not_stuck() -> None:
+    """SIGSTOP for an hour, or a laptop asleep: the watchdog itself was not there to see."""
+    patience = Patience(40.0, 0.0)
+    patience.look(1.0, 0, "mark")
+    patience.look(3600.0, 0, "mark")
+    assert patience.idle <= 3 * patience.tick
+
+
+def test_the_limit_is_twenty_median_steps_and_at_least_a_minute() -> None:
+    patience = Patience(None, 0.0)
+    assert patience.limit(TRAINING, HERE) == LONG, "nobody knows yet how long a step takes"
+    now = 0.0
+    for step in range(1, 8):
+        for _ in range(10):
+            now += 1.0
+            patience.look(now, step - (now % 10 > 0), now)
+    assert patience.limit(TRAINING, HERE) == patience.limit(DATA, HERE) == 200.0
+    quick = Patience(None, 0.0)
+    for step in range(9):
+        quick.look(float(step), 10 * step, step)
+    assert quick.limit(TRAINING, HERE) == 60.0
+
+
+def test_what_is_asked_for_counts_from_the_first_step_on() -> None:
+    patience = Patience(5.0, 0.0)
+    assert patience.limit(TRAINING, HERE) == 5.0
+    assert patience.limit(SAVING, HERE) == patience.limit(PREPARING, HERE) == LONG
+    assert patience.limit(TRAINING, Spot("train.py:3, in main", compiling=True)) == LONG
+    assert Patience(2 * LONG, 0.0).limit(SAVING, HERE) == 2 * LONG
+
+
+def test_the_scripts_own_code_may_take_any_time_unless_it_waits_for_others() -> None:
+    patience = Patience(5.0, 0.0)
+    assert patience.limit(SCRIPT, HERE) is None
+    assert patience.limit(SCRIPT, Spot("train.py:3, in main", waits="rt.barrier")) == 5.0
+
+
+def test_nobody_is_hurried_in_a_debugger_or_when_it_is_off() -> None:
+    assert Patience(5.0, 0.0).limit(TRAINING, Spot("train.py:3, in main", debugging=True)) is None
+    assert Patience("off", 0.0).limit(TRAINING, HERE) is None

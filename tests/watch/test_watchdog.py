@@ -1,0 +1,141 @@
+"""The watchdogs of a world, each over a thread of this process."""
+
+from __future__ import annotations
+
+import faulthandler
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from hwal.watch.beat import Doom
+from hwal.watch.link import Hub, Spoke
+from hwal.watch.pulse import SAVING, TRAINING, Pulse
+from hwal.watch.spot import Signs
+from hwal.watch.watchdog import Place, Watchdog
+
+LIMIT = 1.0  # seconds
+PATIENCE = 20.0  # seconds for what must come at some time
+SIGNS = Signs(collectives=("tests.watch.test_watchdog.together",))
+
+
+@pytest.fixture(autouse=True)
+def no_last_resort(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The timer in C would end the tests themselves."""
+    monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda *args, **options: None)
+
+
+class Rank:
+    """One rank: what it does, step by step, on a thread of its own; `doomed` once it would have been ended."""
+
+    def __init__(self, rank: int, size: int, hub: Hub | None, asked: float | str = LIMIT) -> None:
+        self.pulse, self.steps = Pulse(), 0
+        self.doom: Doom | None = None
+        self.doomed, self.done = threading.Event(), threading.Event()
+        self.link: Hub | Spoke | None = hub if rank == 0 or hub is None else Spoke("127.0.0.1", hub.port, hub.key, rank)
+        self.dog = Watchdog(Place(rank, size, lambda: None), self.pulse, lambda: self.steps, asked, SIGNS, self._end)
+
+    def _end(self, doom: Doom) -> None:
+        self.doom = doom
+        self.doomed.set()
+        self.dog._stopped.set()  # where the process would end
+
+    def run(self, job: Callable[[Rank], None]) -> None:
+        def work() -> None:
+            self.dog.start(self.link)
+            self.pulse.phase = TRAINING
+            job(self)
+
+        self.thread = threading.Thread(target=work, daemon=True)
+        self.thread.start()
+
+    def leave(self, error: BaseException | None = None) -> None:
+        self.done.set()
+        self.dog.leave(error)
+        self.thread.join()
+
+
+def stuck(rank: Rank) -> None:
+    rank.done.wait()
+
+
+def trains(rank: Rank) -> None:
+    while not rank.done.wait(LIMIT / 20):
+        rank.steps += 1
+
+
+def test_a_run_of_one_that_is_stuck() -> None:
+    rank = Rank(0, 1, None)
+    rank.run(stuck)
+    assert rank.doomed.wait(PATIENCE) and rank.doom is not None
+    assert rank.doom.what.startswith("the run has been stuck for 0 s in step 1: test_watchdog.py:")
+    rank.leave()
+
+
+def saves(rank: Rank) -> None:
+    with rank.pulse.during(SAVING):
+        rank.done.wait()
+
+
+@pytest.mark.parametrize(("job", "asked"), [(trains, LIMIT), (saves, LIMIT), (stuck, "off")])
+def test_what_is_no_hang(job: Callable[[Rank], None], asked: float | str) -> None:
+    rank = Rank(0, 1, None, asked)
+    rank.run(job)
+    assert not rank.doomed.wait(2 * LIMIT)
+    rank.leave()
+
+
+def test_all_ranks_end_with_the_same_words() -> None:
+    hub = Hub("127.0.0.1")
+    ranks = [Rank(number, 3, hub) for number in range(3)]
+    for rank, job in zip(ranks, (stuck, trains, stuck), strict=True):
+        rank.run(job)
+    assert all(rank.doomed.wait(PATIENCE) for rank in ranks)
+    words = {rank.doom.what for rank in ranks if rank.doom}
+    assert len(words) == 1 and "rank 2 has been stuck" in words.pop()
+    for rank in ranks:
+        rank.leave()
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_rank_whose_line_closes_is_gone(lost: int) -> None:
+    hub = Hub("127.0.0.1")
+    ranks = [Rank(number, 2, hub) for number in range(2)]
+    for rank in ranks:
+        rank.run(trains)
+    other = ranks[1 - lost]
+    while lost not in other.dog._beats:  # until it has been heard of
+        assert not other.doomed.wait(0.02)
+    ranks[lost].dog._stopped.set()  # it closes its sockets, and says nothing
+    assert other.doomed.wait(PATIENCE) and other.doom is not None
+    assert other.doom.what.startswith(f"rank {lost} is gone after step ") and other.doom.lost
+    for rank in ranks:
+        rank.leave()
+
+
+def test_a_rank_that_failed_takes_the_others_with_it_and_one_that_is_done_does_not() -> None:
+    hub = Hub("127.0.0.1")
+    ranks = [Rank(number, 3, hub) for number in range(3)]
+    for rank in ranks:
+        rank.run(trains)
+    ranks[1].leave()
+    assert not ranks[0].doomed.wait(LIMIT)
+    ranks[2].leave(ValueError("planted"))
+    assert ranks[0].doomed.wait(PATIENCE) and ranks[0].doom is not None
+    assert ranks[0].doom.what.startswith("rank 2 failed after step ") and ranks[0].doom.what.endswith("ValueError: planted")
+    ranks[0].leave()
+
+
+def test_who_is_gone_is_known_after_an_error_about_a_connection() -> None:
+    hub = Hub("127.0.0.1")
+    ranks = [Rank(number, 2, hub) for number in range(2)]
+    for rank in ranks:
+        rank.run(trains)
+    ranks[1].leave(ValueError("planted"))
+    error = ranks[0].dog.explain()
+    assert error is not None and "rank 1 failed" in error.what
+    ranks[0].leave(error)
+    alone = Rank(0, 1, None)
+    alone.run(trains)
+    assert alone.dog.explain() is None
+    alone.leave()
