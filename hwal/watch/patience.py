@@ -11,6 +11,8 @@ from hwal.watch.spot import Spot
 
 SHORTEST = 60.0  # seconds
 TIMES = 20  # times the median step
+HURRY = 30.0  # seconds once the run was asked to end: Slurm and Kubernetes kill it as long after they have asked
+HURRIED = 3  # times the median step, then
 LONG = 1800.0  # seconds: files, compilers, and all before the first step
 STEPS = 25  # of which the median is taken
 JUMP = 3.0  # looks: more between two of them, and the process was stopped or asleep
@@ -45,8 +47,8 @@ class Patience:
             self._seconds.append(self._since_step / (step - self._step))
             self._step, self._since_step = step, 0.0
 
-    def limit(self, phase: str, spot: Spot) -> float | None:
-        """Seconds that a rank may be idle there; None: for ever."""
+    def limit(self, phase: str, spot: Spot, hurried: bool = False) -> float | None:
+        """Seconds that a rank may be idle there; None: for ever. `hurried`: it was asked to end."""
         if self._asked == "off" or spot.debugging:
             return None
         if phase == SCRIPT and spot.waits is None:
@@ -54,6 +56,6 @@ class Patience:
         asked = self._asked if isinstance(self._asked, float) else None
         if spot.compiling or phase in ANNOUNCED:
             return max(LONG, asked or 0.0)
-        if asked is not None:
-            return asked
-        return max(SHORTEST, TIMES * median(self._seconds)) if self._seconds else LONG
+        step = median(self._seconds) if self._seconds else None
+        limit = asked or (LONG if step is None else max(SHORTEST, TIMES * step))
+        return min(limit, max(HURRY, HURRIED * (step or 0.0))) if hurried else limit

@@ -46,7 +46,7 @@ class Place:
 
 
 class Watchdog:
-    """`end` is called on the watchdog's thread, and must end the process."""
+    """`hurried` says whether the run was asked to end. `end` is called on the watchdog's thread, and must end the process."""
 
     def __init__(
         self,
@@ -56,14 +56,19 @@ class Watchdog:
         asked: float | str | None,
         signs: Signs,
         end: Callable[[Doom], None],
+        hurried: Callable[[], bool] = bool,  # never
     ) -> None:
         self._place = place
         self._pulse = pulse
         self._steps = steps
         self._asked = asked
         self._signs = signs
+        self._hurried = hurried
         self._end = end
         self._link: Hub | Spoke | None = None
+        self._beats: dict[int, Beat] = {}
+        self._silent: dict[int, float] = {}
+        self._left: dict[int, Leave] = {}
         self._stopped = threading.Event()
         self._known = threading.Event()  # that a rank is gone, or why the run cannot go on
         self._doom: Doom | None = None
@@ -79,9 +84,6 @@ class Watchdog:
         self._library = Library()
         self._patience = Patience(self._asked, time.monotonic())
         self._cpu = self._clock()
-        self._beats: dict[int, Beat] = {}
-        self._silent: dict[int, float] = {}
-        self._left: dict[int, Leave] = {}
         self._last = time.monotonic()
         self._suspended = False
         tstp = getattr(signal, "SIGTSTP", None)  # Windows has none
@@ -134,11 +136,12 @@ class Watchdog:
         if self._place.size == 1:
             spot = replace(spot, waits=None)
         phase, step, now = pulse.phase, self._steps(), time.monotonic()
-        mark: Any = (phase, step, pulse.count, spot.debugging)
+        hurried = self._hurried()  # the time that it has then begins then
+        mark: Any = (phase, step, pulse.count, spot.debugging, hurried)
         if phase == SCRIPT:  # it tells no progress; a rank that waits for others stands still, and computes nothing
             mark = (*mark, spot.waits, spot.line, self._worked(now - self._last))
         patience.look(now, step, mark)
-        limit = patience.limit(phase, spot)
+        limit = patience.limit(phase, spot, hurried)
         self._put_off(limit)
         return Beat(
             rank=self._place.rank,

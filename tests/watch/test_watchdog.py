@@ -68,7 +68,7 @@ def test_a_run_of_one_that_is_stuck() -> None:
     rank = Rank(0, 1, None)
     rank.run(stuck)
     assert rank.doomed.wait(PATIENCE) and rank.doom is not None
-    assert rank.doom.what.startswith("the run has been stuck for 0 s in step 1: test_watchdog.py:")
+    assert rank.doom.what.startswith("the run has been stuck for 1 s in step 1: test_watchdog.py:")
     rank.leave()
 
 
