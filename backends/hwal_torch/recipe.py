@@ -138,7 +138,7 @@ def train(rt: TorchRuntime, args: argparse.Namespace, language: Language, texts:
     parameters = sum(p.numel() for p in model.parameters())
     rt.say(f"{args.model}: {parameters:,} parameters; {len(tokens):,} tokens, {language.seq_len} a sample")
     rt.prepare(model, optimizer, scheduler)
-    begun, saved = rt.steps_done, None
+    saved = None
     every = args.eval_every or max(1, args.steps // 4)
     loss: float | None = None
     model.train()
@@ -155,8 +155,6 @@ def train(rt: TorchRuntime, args: argparse.Namespace, language: Language, texts:
                     rt.log(eval_loss=loss)
                 if args.save_every and rt.steps_done % args.save_every == 0:
                     saved = rt.save()
-    if begun == rt.steps_done:
-        rt.say(f"nothing left to do: {begun} steps are done, --steps {args.steps}")
     if saved is None or saved.name != rt.checkpoints.path(rt.steps_done).name:
         saved = rt.save()
     if loss is None:
