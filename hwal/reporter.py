@@ -21,10 +21,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from time import perf_counter, time
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple
 
 from hwal.display import Display, human, make_display, progress_mode, shown_loss
 from hwal.errors import ScriptError
+from hwal.metrics_file import MetricsFile
 
 FILE = "metrics.jsonl"
 TICK = 0.25  # seconds between two visits of the background thread
@@ -76,8 +77,7 @@ class Reporter:
         self._open: Line | None = None  # the last step's: rt.log may still add to it
         self._written: dict[str, Any] | None = None  # of a step that a run goes on from: what was logged in its line
         self._early: dict[str, Any] = {}  # what was logged before any step
-        self._file: TextIO | None = None
-        self._failed = False
+        self._file = None if run_dir is None else MetricsFile(run_dir / FILE, self.say)
         self._display: Display | None = None
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
@@ -131,9 +131,9 @@ class Reporter:
         """Drops the lines of metrics.jsonl beyond the step that training goes on from: they will be written again. What is
         logged before the next step, an evaluation that is done again say, still stands in that step's line.
         """
-        if self.run_dir is None or not (path := self.run_dir / FILE).exists():
+        if self._file is None or self.run_dir is None or not (path := self.run_dir / FILE).exists():
             return
-        self._guarded(lambda: _cut(path, step))
+        self._file.attempt(lambda: _cut(path, step))
         self._open = _line_of(path, step)
         self._written = dict(self._open.logged) if self._open is not None else None
 
@@ -145,8 +145,7 @@ class Reporter:
             self._thread = None
         self._drain(last=True)
         if self._file is not None:
-            self._guarded(self._file.close)  # it writes what the disk had no room for before
-            self._file = None
+            self._file.close()
         if self._display is not None:
             with suppress(OSError, ValueError):
                 self._display.close(failed)
@@ -204,17 +203,17 @@ class Reporter:
                     self._display.update(self._open.step, self.total_steps, self._last_loss, units / seconds, self.unit)
         if last:
             self._open = None
-        if lines and not self._failed:
-            self._guarded(lambda: self._append("\n".join(lines) + "\n"))
+        if self._file is not None:
+            self._file.add(lines)
 
     def _closed(self, line: Line) -> list[str]:
         """The line, to be written. One that was in the file when the run went on stays there, or gives way if it changed."""
         before, self._written = self._written, None
         if before == line.logged:
             return []
-        if before is not None and self.run_dir is not None:
+        if before is not None and self.run_dir is not None and self._file is not None:
             path = self.run_dir / FILE
-            self._guarded(lambda: _cut(path, line.step - 1))
+            self._file.attempt(lambda: _cut(path, line.step - 1))
         return [line.line()]
 
     def _merge(self, values: dict[str, Any]) -> None:
@@ -224,23 +223,6 @@ class Reporter:
                 target[name] = _number(value)
             except Exception as error:  # a tensor of many elements, say, which only its own library can tell
                 self.say(f"rt.log({name}=…) is left out: {error}")
-
-    def _append(self, text: str) -> None:
-        assert self.run_dir is not None
-        if self._file is None:
-            self._file = (self.run_dir / FILE).open("a", encoding="utf-8")
-        self._file.write(text)
-        self._file.flush()
-
-    def _guarded(self, action: Any) -> None:
-        """A metrics file that cannot be written is told once, and training goes on."""
-        try:
-            action()
-        except OSError as error:
-            if self._failed:
-                return
-            self._failed = True
-            self.say(f"metrics.jsonl cannot be written any more ({error.strerror}); training goes on without it")
 
 
 def _number(value: Any) -> Any:

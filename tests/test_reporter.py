@@ -188,7 +188,10 @@ def test_a_file_that_cannot_be_written_is_told_once(tmp_path: Path, ear: Ear) ->
     for number in range(1, 6):
         step(reporter, number)
     reporter.close(failed=False)
-    assert ear.said == ["metrics.jsonl cannot be written any more (Is a directory); training goes on without it"]
+    assert ear.said == [
+        "metrics.jsonl cannot be written (Is a directory); training goes on, and its lines wait",
+        "metrics.jsonl lacks 5 lines (Is a directory)",
+    ]
     assert [update[0] for update in ear.updates] == [5]
 
 
@@ -199,7 +202,10 @@ def test_a_full_disk_is_told_once(tmp_path: Path, ear: Ear) -> None:
     for number in range(1, 2000):
         step(reporter, number)
     reporter.close(failed=False)
-    assert ear.said == ["metrics.jsonl cannot be written any more (No space left on device); training goes on without it"]
+    assert ear.said == [
+        "metrics.jsonl cannot be written (No space left on device); training goes on, and its lines wait",
+        "metrics.jsonl lacks 1999 lines (No space left on device)",
+    ]
 
 
 def test_other_ranks_take_nothing(tmp_path: Path, ear: Ear) -> None:
