@@ -166,6 +166,11 @@ class Gradients:
             raise
         optimizer.zero_grad(set_to_none=True)
 
+    @property
+    def own_part_is_finite(self) -> bool:
+        """Whether this rank's part of the last global batch's loss is a number."""
+        return self._sums is None or bool(torch.isfinite(self._sums).all())
+
     def state_dict(self) -> dict[str, Any]:
         """The loss scaler's state, and the count by which fp16 divides beforehand."""
         return {"guess": self._guess, "scaler": self._scaler.state_dict() if self._scaler is not None else None}

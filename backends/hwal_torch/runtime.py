@@ -28,11 +28,12 @@ from hwal_torch.feed import read
 from hwal_torch.gradients import Gradients
 from hwal_torch.loading import Found
 from hwal_torch.meta import LARGE, Empties
+from hwal_torch.nonfinite import NotFinite
 from hwal_torch.precision import Precision
 from hwal_torch.reading import Reading
 from hwal_torch.seeding import HostRandom, mix, seed_host
 from hwal_torch.stopping import Ending
-from hwal_torch.trouble import never_stepped, not_finite
+from hwal_torch.trouble import never_stepped
 from hwal_torch.units import Cut, Unit
 from hwal_torch.watching import explain, watch
 
@@ -66,6 +67,7 @@ class SharedTorchRuntime(TorchRuntime):
         self.global_batch: int | None = None
         self._told: set[str] = set()
         self._unit: Unit | None = None
+        self.not_finite = NotFinite(self)
         self.pulse = Pulse()
         self.ending = Ending(self)
 
@@ -126,6 +128,8 @@ class SharedTorchRuntime(TorchRuntime):
             with self.pulse.during(SAVING):
                 super().end(error)
         finally:
+            if (told := self.not_finite.summary()) is not None:
+                self.say(told)
             self.watchdog.leave(error)
             world.leave()
 
@@ -340,18 +344,8 @@ class SharedTorchRuntime(TorchRuntime):
         if math.isfinite(loss):
             gradients.apply(optimizer, clip, self.strategy)
         else:
-            self._not_finite(loss, optimizer)
+            self.not_finite.meet(loss, optimizer)
         return True
-
-    def _not_finite(self, loss: float, optimizer: torch.optim.Optimizer) -> None:
-        """--on-nan: the run ends before the update, or leaves it out."""
-        told = f"the loss of step {self.steps_done} is {loss}"
-        if self.job.settings.on_nan == "skip":
-            self.say(f"{told}: no update (--on-nan skip)")
-            optimizer.zero_grad(set_to_none=True)
-            return
-        where = f"epoch {self.epoch}, learning rate {float(optimizer.param_groups[0]['lr']):g}"
-        raise not_finite(told, where, self.parameters())
 
     def mean(self, total: Any, count: Any = 1) -> float:
         asked = float(self.stop_request.name is not None)

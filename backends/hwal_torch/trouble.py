@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from hwal.errors import ScriptError
-from hwal_torch.shards import whole
 
 
 def mixes_samples(model: nn.Module) -> str | None:
@@ -27,25 +23,6 @@ def mixes_samples(model: nn.Module) -> str | None:
         f"{names}: batch norm sees one micro-batch of one rank, so the curve depends on how the global batch is cut; "
         "GroupNorm does not, and SyncBatchNorm spans the ranks"
     )
-
-
-def not_finite(told: str, where: str, parameters: Mapping[str, nn.Parameter]) -> ScriptError:
-    """The error for a loss that is no number; every rank calls it, since each holds a part of sharded parameters."""
-    return ScriptError(
-        told,
-        where=where,
-        why=f"{_first_bad(parameters)}; no update was made",
-        hint="a lower learning rate, clip=1.0 or --precision fp32; --on-nan skip leaves such batches out",
-    )
-
-
-def _first_bad(parameters: Mapping[str, nn.Parameter]) -> str:
-    for what, pick in (("", lambda p: p), ("the gradient of ", lambda p: p.grad)):
-        for name, parameter in parameters.items():
-            value = pick(parameter)
-            if value is not None and not bool(torch.isfinite(whole(value)).all()):
-                return f"{what}{name} is the first that is not finite"
-    return "all parameters and gradients are finite"
 
 
 def never_stepped() -> ScriptError:

@@ -49,12 +49,20 @@ class FailureTests(Suite):
         """P4: a NaN loss ends the run before the update and names the step, or, under --on-nan skip, changes nothing."""
         for size in self.worlds(1, 2):
             outcomes = self.run(size, train, Trial(nan_at=5), folder=tmp_path / f"stop-{size}")
-            assert all("the loss of step 5 is nan" in (outcome.error or "") for outcome in outcomes), outcomes
+            told = "the loss of step 5 is nan" + (" on all ranks" if size > 1 else "") + "\n"
+            assert all(told in (outcome.error or "") for outcome in outcomes), outcomes
             skip = Settings(precision="fp32", on_nan="skip")
             rank = self.results(size, train, Trial(nan_at=4, epochs=1), folder=tmp_path / f"skip-{size}", settings=skip)[0]
             before = self.results(size, train, Trial(epochs=1, steps=3), folder=tmp_path / f"before-{size}")[0]
             assert len(rank["steps"]) == 4
             assert all(torch.equal(rank["weights"][name], value) for name, value in before["weights"].items())
+
+    def test_the_rank_of_a_bad_loss_is_named(self, tmp_path: Path) -> None:
+        """P4: a NaN names the ranks whose part of the batch it came from, and the first parameter that it reached."""
+        (size,) = self.worlds(2)
+        for outcome in self.run(size, train, Trial(nan_at=5, nan_on=1), folder=tmp_path):
+            assert "the loss of step 5 is nan on rank 1\n" in (outcome.error or ""), outcome
+            assert "the gradient of " in (outcome.error or "") and "is the first that is not finite" in (outcome.error or "")
 
     @pytest.mark.parametrize("kind", MISUSES)
     def test_misuse(self, tmp_path: Path, kind: str) -> None:

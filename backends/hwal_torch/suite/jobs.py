@@ -38,7 +38,8 @@ class Trial:
         feeds: how often an epoch reads the loader.
         noise: added to every row as it is read, by a shuffled stream's collate function too. dropout: in the model. blocks:
             residual blocks in it, in place of two layers.
-        save_at, stop_at: the step after which to save, or to receive SIGTERM. nan_at: the step whose loss is no number.
+        save_at, stop_at: the step after which to save, or to receive SIGTERM. nan_at: the step whose loss is no number, on
+            rank nan_on alone where that is given.
     """
 
     rows: int = 26
@@ -57,6 +58,7 @@ class Trial:
     save_at: int | None = None
     stop_at: int | None = None
     nan_at: int | None = None
+    nan_on: int | None = None
 
 
 class Rows(Dataset[tuple[int, torch.Tensor, torch.Tensor]]):

@@ -83,7 +83,7 @@ def train(rt: TorchRuntime, trial: Trial) -> dict[str, Any]:
             ids += [] if rt.is_ghost else batch[0].tolist()
             with rt.autocast():
                 loss = loss_of(model, batch)
-                if rt.steps_done + 1 == trial.nan_at:
+                if rt.steps_done + 1 == trial.nan_at and trial.nan_on in (None, rt.rank):
                     loss = loss * float("nan")
             rt.backward(loss)
             rate = optimizer.param_groups[0]["lr"]

@@ -1,0 +1,83 @@
+"""Losses that are no numbers: they end the run before the update, or leave it out (--on-nan)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from hwal.errors import ScriptError
+from hwal_torch.shards import whole
+
+if TYPE_CHECKING:
+    from hwal_torch.runtime import SharedTorchRuntime
+
+SHOWN = 8  # steps, or ranks, that are named
+
+
+class NotFinite:
+    """Attributes:
+    steps: those whose update was left out.
+    """
+
+    def __init__(self, rt: SharedTorchRuntime) -> None:
+        self._rt = rt
+        self.steps: list[int] = []
+
+    def meet(self, loss: float, optimizer: torch.optim.Optimizer) -> None:
+        """A global batch's loss is NaN or infinite. Every rank calls it. Raises ScriptError under --on-nan stop."""
+        rt = self._rt
+        if self.steps[-1:] == [rt.steps_done]:  # a second optimizer of the same step
+            optimizer.zero_grad(set_to_none=True)
+            return
+        told = f"the loss of step {rt.steps_done} is {loss}{self._on_ranks()}"
+        if rt.job.settings.on_nan == "skip":
+            self.steps.append(rt.steps_done)
+            if len(self.steps) <= SHOWN:
+                rt.say(f"{told}: no update (--on-nan skip)")
+            optimizer.zero_grad(set_to_none=True)
+            return
+        raise ScriptError(
+            told,
+            where=f"epoch {rt.epoch}, learning rate {float(optimizer.param_groups[0]['lr']):g}",
+            why=f"{_first_bad(rt.parameters())}; no update was made",
+            hint="a lower learning rate, clip=1.0 or --precision fp32; --on-nan skip leaves such batches out",
+        )
+
+    def _on_ranks(self) -> str:
+        """Whose part of the global batch it was."""
+        rt = self._rt
+        if rt.world_size == 1:
+            return ""
+        bad = torch.zeros(rt.world_size, device=rt.device)
+        bad[rt.rank] = float(not rt.gradients.own_part_is_finite)
+        dist.all_reduce(bad)
+        ranks = bad.nonzero().flatten().tolist()
+        if not ranks or len(ranks) == rt.world_size:
+            return " on all ranks" if ranks else ""
+        return f" on rank{'s' * (len(ranks) > 1)} {_some(ranks)}"
+
+    def summary(self) -> str | None:
+        """What was left out, once; None when nothing was."""
+        steps, self.steps = self.steps, []
+        if not steps:
+            return None
+        were = "s were" if len(steps) > 1 else " was"
+        return f"{len(steps)} update{were} left out (--on-nan skip), in step {_some(steps)}"
+
+
+def _some(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers[:SHOWN])) + (f" and {len(numbers) - SHOWN} more" if len(numbers) > SHOWN else "")
+
+
+def _first_bad(parameters: Mapping[str, nn.Parameter]) -> str:
+    """Every rank calls it, since each holds a part of sharded parameters."""
+    for what, pick in (("", lambda p: p), ("the gradient of ", lambda p: p.grad)):
+        for name, parameter in parameters.items():
+            value = pick(parameter)
+            if value is not None and not bool(torch.isfinite(whole(value)).all()):
+                return f"{what}{name} is the first that is not finite"
+    return "all parameters and gradients are finite"
