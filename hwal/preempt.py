@@ -27,11 +27,19 @@ def numbers() -> list[int]:
     return [number for number in found if number.name != "SIGHUP" or signal.getsignal(number) is not signal.SIG_IGN]
 
 
+def go_on(source: str | os.PathLike[str]) -> str:
+    """What to type to go on; in a Slurm job, what its script has to say so that it goes on by itself when it is requeued."""
+    told = f"go on with --resume {source}"
+    if os.environ.get("SLURM_JOB_ID"):
+        told += f"; in a job script ${{SLURM_RESTART_COUNT:+--resume {source}}} says so where the job was requeued"
+    return told
+
+
 def nothing_to_save(name: str, when: str, source: str | os.PathLike[str] | None) -> tuple[int, str]:
     """The exit code after a signal when there was nothing to save yet, and the words. `source`: what there is to go on from."""
     if source is None:
         return EXIT_FAILED, f"{name} {when}: nothing is lost, and there is no checkpoint to go on from"
-    return EXIT_PREEMPTED, f"{name} {when}: go on with --resume {source}"
+    return EXIT_PREEMPTED, f"{name} {when}: {go_on(source)}"
 
 
 def rank_code(code: int, launcher: str) -> int:

@@ -32,7 +32,7 @@ def choose_run_dir(settings: Settings, stem: str, world: World, environ: Mapping
         out = Path(settings.out)
         goes_on = settings.resume is not None and out.resolve() in (Path(settings.resume) / "it").resolve().parents
         if not (goes_on or joins or starts_again(environ)) and world.rank == 0:
-            refuse_second(out)
+            refuse_second(out, environ)
         return out
     if settings.resume is not None and not is_checkpoint(Path(settings.resume)):
         return Path(settings.resume)
@@ -47,14 +47,15 @@ def choose_run_dir(settings: Settings, stem: str, world: World, environ: Mapping
         ) from None
 
 
-def refuse_second(out: Path) -> None:
+def refuse_second(out: Path, environ: Mapping[str, str]) -> None:
     """Raises UsageError where a run has left files: another one must not begin there."""
     if out.is_dir() and holds_run(out):
+        requeued = f"${{SLURM_RESTART_COUNT:+--resume {out}}} in the job script goes on with it, now that the job was requeued"
         raise UsageError(
             f"{out} already holds a run",
             where=f"--out {out}",
             why="a second one would write over its files",
-            hint="--resume goes on with it; or choose another --out",
+            hint=requeued if environ.get("SLURM_RESTART_COUNT") else "--resume goes on with it; or choose another --out",
         )
 
 

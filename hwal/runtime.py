@@ -255,7 +255,7 @@ class Runtime(ABC):
 
     def preempt(self) -> None:
         """Saves, leaves preempted.json and ends the script with exit code 75. Every rank calls it at the same step."""
-        from hwal.preempt import rank_code
+        from hwal.preempt import go_on, rank_code
 
         if self.stopping:  # the barrier below asks again
             return
@@ -266,7 +266,7 @@ class Runtime(ABC):
         folder = self.save_to_stop()
         if self.is_main:
             self.checkpoints.mark_preempted(self.run_dir, name, self.steps_done)
-            self.say(f"{name}: saved {folder}; go on with --resume {self.run_dir}")
+            self.say(f"{name}: saved {folder}; {go_on(self.run_dir)}")
         self.barrier()  # mpirun kills the others when one has ended
         raise Preempted(rank_code(EXIT_PREEMPTED, self.job.world.launcher))
 

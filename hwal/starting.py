@@ -61,7 +61,7 @@ def begin(framework: str | None, environ: MutableMapping[str, str]) -> Runtime:
         run_dir = choose_run_dir(settings, _stem(script), world, environ)
     again = starts_again(environ)
     if environ.get(STATE_DIR) and not (environ.get(PROCESSES) or again or settings.resume):
-        refuse_second(run_dir)  # machines may come and go: hwal train could not know that this is the beginning
+        refuse_second(run_dir, environ)  # machines may come and go: hwal train could not know that this is the beginning
     if world.rank == 0:
         if world.launcher != "torchrun" or not environ.get(STATE_DIR):  # else hwal's launcher has it
             hold(run_dir)

@@ -23,6 +23,7 @@ from hwal.launch.outcome import is_lost_peer
 from hwal.launch.place import read_plan, take_place
 from hwal.launch.script import install_excepthook, name_of, run_script, told, traceback_lines
 from hwal.launch.station import Station
+from hwal.launch.terminal import outlive_terminal
 from hwal.launch.world import read_world
 from hwal.preempt import StopRequest, nothing_to_save, rank_code, release
 from hwal.runtime import KerasRuntime, Runtime, TorchRuntime
@@ -82,6 +83,7 @@ def main(argv: Sequence[str]) -> int:
     faulthandler.enable()  # a crash of native code leaves the line of Python that it came from
     stop = StopRequest(at_once=True)
     stop.install()
+    outlive_terminal()
     try:
         world = read_world(os.environ)
         plan = read_plan(os.environ)

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from hwal.env import Settings
 from hwal.errors import OutputError, UsageError
-from hwal.launch.folder import drop_empty
-from hwal.rundir import choose_run_dir, make_run_dir
+from hwal.launch.folder import drop_empty, hold
+from hwal.rundir import choose_run_dir, make_run_dir, refuse_second
 from hwal.values import World
 
 
@@ -82,3 +84,31 @@ def test_a_folder_that_cannot_be_made_or_written() -> None:
         make_run_dir(Path("/proc/hwal"))
     make_run_dir(Path("a/b"))
     assert list(Path("a/b").iterdir()) == []
+
+
+def test_a_requeued_job_is_told_what_its_script_has_to_say(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / "metrics.jsonl").touch()
+    with pytest.raises(UsageError, match=r"already holds a run") as raised:
+        refuse_second(out, {"SLURM_RESTART_COUNT": "1"})
+    assert f"${{SLURM_RESTART_COUNT:+--resume {out}}}" in str(raised.value)
+    with pytest.raises(UsageError, match=r"--resume goes on with it; or choose another --out"):
+        refuse_second(out, {})
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX locks")
+def test_a_folder_is_one_runs_at_a_time(tmp_path: Path) -> None:
+    """Also across exec; it is free when that run has ended, and what it leaves is taken away with an empty folder."""
+    program = "import os, sys; from pathlib import Path; from hwal.launch.folder import hold; hold(Path(sys.argv[1])); "
+    becomes = "os.execv(sys.executable, [sys.executable, '-c', 'print(1, flush=True); input()'])"
+    argv = [sys.executable, "-c", program + becomes, str(tmp_path)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).parents[1]) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"1\n"
+        with pytest.raises(UsageError, match="another run is at work in"):
+            hold(tmp_path)
+        holder.communicate(b"\n", timeout=30)
+    hold(tmp_path)
+    drop_empty(tmp_path)
+    assert not tmp_path.exists()

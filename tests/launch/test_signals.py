@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
-from .runs import LOOP, Run, Started, finish, wait_for
+from .runs import ENV, LOOP, Run, Started, finish, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals and process groups")]
 torch = pytest.importorskip("torch")
@@ -22,6 +25,43 @@ def started(run: Run, process: Started, ranks: int, text: str) -> None:
     process.wait_for(text)
     for rank in range(1, ranks):
         wait_for(lambda rank=rank: text in run.log(rank))  # type: ignore[misc]
+
+
+class Terminal:
+    """A terminal of its own, in which a program runs in the foreground."""
+
+    def __init__(self, argv: list[str], run: Run) -> None:
+        self._read = b""
+        environ = {**os.environ, **ENV, "TMPDIR": str(run.folder / "tmp")}
+        self.pid, self._terminal = pty.fork()
+        if self.pid == 0:
+            os.chdir(run.folder)
+            os.execve(argv[0], argv, environ)
+        os.set_blocking(self._terminal, False)
+
+    def said(self) -> str:
+        with suppress(OSError):  # nothing more yet; or, at the end, nobody there
+            while more := os.read(self._terminal, 1 << 16):
+                self._read += more
+        return self._read.decode(errors="replace")
+
+    def type(self, keys: str) -> None:
+        os.write(self._terminal, keys.encode())
+
+    def close(self) -> None:
+        os.close(self._terminal)
+
+    def wait(self) -> int:
+        ended: list[int] = []
+
+        def look() -> bool:
+            self.said()  # a full terminal would hold it up
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            ended.extend([os.waitstatus_to_exitcode(status)] if pid else [])
+            return bool(pid)
+
+        wait_for(look, 60)
+        return ended[0]
 
 
 Make = Callable[[str], Run]
@@ -97,6 +137,95 @@ def test_a_signal_in_warm_up_ends_it(make: Make, processes: int, whom: str, mome
         if expected == 1:
             assert not (run.out / "preempted.json").exists()
             assert run(*device)[0] == 0  # nothing stands in its way
+
+
+WORKERS = """
+import os, time, torch, hwal
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4000
+    def __getitem__(self, index):
+        time.sleep(0.02)
+        return torch.ones(4)
+def main():
+    with hwal.start() as rt:
+        with rt.scope():
+            model = torch.nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+        rt.prepare(model, optimizer)
+        for epoch in rt.epochs(5):
+            for x in rt.feed(torch.utils.data.DataLoader(Rows(), batch_size=8, num_workers=2)):
+                rt.backward(model(x).mean())
+                if rt.step(optimizer) and rt.steps_done == 3:
+                    print("rank", rt.rank, "trains", flush=True)
+if __name__ == "__main__":
+    main()
+"""
+
+
+def workers_of(pid: int) -> set[int]:
+    """The child processes of a rank."""
+    return {int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+@pytest.mark.parametrize("processes", [1, 2])
+def test_ctrl_c_in_a_terminal_reaches_everyone_and_saves(make: Make, processes: int) -> None:
+    """The terminal sends it to the whole foreground group, loaders' workers among it; they must not fail the last step."""
+    run = make(WORKERS)
+    argv = [sys.executable, "-m", "hwal", "train", "--device", f"null:{processes}", "--out", "run", "train.py"]
+    terminal = Terminal(argv, run)
+    wait_for(lambda: "rank 0 trains" in terminal.said())
+    terminal.type("\x03")
+    code = terminal.wait()
+    said = terminal.said()
+    assert code == 75, said
+    assert "Traceback" not in said and "exited unexpectedly" not in said, said
+    assert said.split("\r\n")[-2].startswith("SIGINT: saved run/checkpoints/step-"), said
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+def test_a_terminal_that_closes_saves(make: Make) -> None:
+    """SIGHUP; what the script prints afterwards goes nowhere, and fails nothing."""
+    run = make(
+        WORKERS.replace("if rt.step(optimizer) and", "print('x'); rt.step(optimizer); if").replace(
+            "; if", "\n                if"
+        )
+    )
+    argv = [sys.executable, "-m", "hwal", "train", "--device", "null:2", "--out", "run", "train.py"]
+    terminal = Terminal(argv, run)
+    wait_for(lambda: "rank 0 trains" in terminal.said())
+    terminal.close()
+    assert terminal.wait() == 75
+    assert json.loads((run.out / "preempted.json").read_text())["signal"] == "SIGHUP"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
+def test_a_scheduler_that_signals_every_process_of_a_job_has_it_saved(make: Make, name: str) -> None:
+    """As Slurm does, with scancel and --signal=USR1@90: hwal, ranks and loaders' workers all at once."""
+    run = make(WORKERS)
+    process = run.popen("--device", "null:2", SLURM_JOB_ID="7")
+    started(run, process, 2, "trains")
+    ranks = list(run.pids().values())
+    for pid in [*(worker for rank in ranks for worker in workers_of(rank)), *ranks, process.pid]:
+        os.kill(pid, signal.Signals[name])
+    code, said = finish(process)
+    assert code == 75, said
+    assert "${SLURM_RESTART_COUNT:+--resume run} says so where the job was requeued" in said, said
+
+
+def test_two_runs_in_one_folder_do_not_meet_and_a_finished_one_says_so(make: Make) -> None:
+    run = make(WARM_UP)
+    first = run.popen("--device", "null:1", MOMENT="imports")
+    first.wait_for("waits")
+    code, said = run("--device", "null:2")
+    assert code == 2 and "another run is at work in run" in said, said
+    first.kill()
+    first.wait()
+    assert run("--device", "null:1")[0] == 0
+    code, said = run("--device", "null:1", "--resume")
+    assert code == 0 and "no step was left to do: 4 were done before; see run" in said, said
 
 
 def test_a_second_signal_ends_all_at_once(make: Make) -> None:
