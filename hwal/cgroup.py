@@ -8,6 +8,7 @@ from typing import NamedTuple
 from hwal.host import Host
 
 MOUNT = "/sys/fs/cgroup"
+LIMIT_FILES = {1: "memory.limit_in_bytes", 2: "memory.max"}
 NO_LIMIT = 1 << 60  # version 1 says "no limit" by the largest number of bytes that fits whole pages into 63 bits
 
 
@@ -29,18 +30,74 @@ def limits(host: Host) -> Limits:
     )
 
 
+class Group(NamedTuple):
+    """A group with a limit of memory: bytes it may take and takes, without what the kernel drops when it is wanted; the limit's
+    file."""
+
+    limit: int
+    used: int | None
+    file: str
+
+
+def memory_groups(host: Host) -> Iterator[Group]:
+    """The groups that limit this process's memory."""
+    for version, folder in _folders(host.read("/proc/self/cgroup") or "", "memory"):
+        limit = _memory(host, version, folder)
+        if limit is None:
+            continue
+        used = positive(host.read(f"{folder}/{'memory.current' if version == 2 else 'memory.usage_in_bytes'}"))
+        if used is not None:
+            # Files that were read count as used, and are dropped when memory is wanted.
+            cached = _row(host.read(f"{folder}/memory.stat"), "inactive_file" if version == 2 else "total_inactive_file")
+            used = max(0, used - (cached or 0))
+        yield Group(limit, used, f"{folder}/{LIMIT_FILES[version]}")
+
+
 def available(host: Host) -> int | None:
     """Bytes that this process may still take: what the kernel has to give, or the least that a group leaves; None where
     nobody says (Linux does)."""
     free = [_kilobytes(host.read("/proc/meminfo"), "MemAvailable:")]
-    for version, folder in _folders(host.read("/proc/self/cgroup") or "", "memory"):
-        limit = _memory(host, version, folder)
-        used = positive(host.read(f"{folder}/{'memory.current' if version == 2 else 'memory.usage_in_bytes'}"))
-        if limit is not None and used is not None:
-            # Files that were read count as used, and are dropped when memory is wanted.
-            cached = _row(host.read(f"{folder}/memory.stat"), "inactive_file" if version == 2 else "total_inactive_file")
-            free.append(max(0, limit - used + (cached or 0)))
+    free += [max(0, group.limit - group.used) for group in memory_groups(host) if group.used is not None]
     return min((number for number in free if number is not None), default=None)
+
+
+class Kills(NamedTuple):
+    """How often the kernel has killed for memory: processes of this one's group, and of the whole machine; and how often a
+    limit of its groups was reached. None where nobody counts."""
+
+    group: int | None = None
+    machine: int | None = None
+    limit: int | None = None
+
+
+def kills(host: Host) -> Kills:
+    """The counters as they stand. A kill adds one to the victim's group, and the machine's; whether a limit was the cause, the
+    third tells: in version 1 it stands in the group that has the limit, in version 2 all of it is passed up."""
+    folders = list(_folders(host.read("/proc/self/cgroup") or "", "memory"))
+    killed, reached = [], []
+    for version, folder in folders:
+        if version == 2:
+            events = host.read(f"{folder}/memory.events")
+            killed.append(_count(events, "oom_kill"))
+            reached.append(_count(events, "oom"))
+        else:
+            killed.append(_count(host.read(f"{folder}/memory.oom_control"), "oom_kill"))
+            reached.append(_whole(host.read(f"{folder}/memory.failcnt")))
+    return Kills(
+        next((count for count in killed if count is not None), None),  # the innermost that counts
+        _count(host.read("/proc/vmstat"), "oom_kill"),
+        sum(found) if (found := [count for count in reached if count is not None]) else None,
+    )
+
+
+def _count(text: str | None, name: str) -> int | None:
+    rows = (line.split() for line in (text or "").splitlines())
+    return next((_whole(row[1]) for row in rows if len(row) > 1 and row[0] == name), None)
+
+
+def _whole(text: str | None) -> int | None:
+    text = (text or "").strip()
+    return int(text) if text.isascii() and text.isdecimal() else None
 
 
 def _row(text: str | None, name: str) -> int | None:
@@ -88,7 +145,7 @@ def _quota(host: Host, version: int, folder: str) -> float | None:
 
 
 def _memory(host: Host, version: int, folder: str) -> int | None:
-    limit = positive(host.read(f"{folder}/{'memory.max' if version == 2 else 'memory.limit_in_bytes'}"))
+    limit = positive(host.read(f"{folder}/{LIMIT_FILES[version]}"))
     return limit if limit and limit < NO_LIMIT else None
 
 

@@ -25,6 +25,7 @@ STATE_DIR = "HWAL_STATE_DIR"
 RUN_DIR = "HWAL_RUN_DIR"
 RESUME = "HWAL_RESUME"
 ROUND = "HWAL_ROUND"
+ATTEMPT = "HWAL_ATTEMPT"
 PROGRESS = "HWAL_PROGRESS"
 
 WIRING: Mapping[str, str] = {
@@ -36,6 +37,7 @@ WIRING: Mapping[str, str] = {
     PROCESSES: "set by the launcher: how many processes were asked for; a world of another size is refused",
     STATE_DIR: "set by the launcher: the folder where ranks leave word for it",
     RUN_DIR: "set by the launcher: the run's folder, already made",
+    ATTEMPT: "set by the launcher: how often it has started this run before, with larger micro-batches",
     ROUND: "set by the launcher: how often the machines have gathered before, this run's first time being 0",
 }
 

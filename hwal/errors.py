@@ -12,6 +12,7 @@
     ├── WorldError            exit 1   the ranks asked for are not the ranks that answered
     │   └── LostRankError              a rank that others wait for is gone
     └── ScriptError           exit 1   the user's script, or how it uses the Runtime
+        └── ShortageError              a line of it wants more memory than there is
 
     Preempted                 exit 75  not an error: a checkpoint is on disk, run again with --resume
 
@@ -86,6 +87,10 @@ class LostRankError(WorldError):
 
 
 class ScriptError(HwalError):
+    pass
+
+
+class ShortageError(ScriptError):
     pass
 
 

@@ -12,6 +12,8 @@ from hwal.choose import choose
 from hwal.env import DEVICE, PROCESSES, SETTINGS, STATE_DIR, TOPOLOGY, Settings, strangers
 from hwal.errors import HwalError, ScriptError, UsageError, VersionError, WorldError, nearest
 from hwal.host import Host
+from hwal.launch import engines
+from hwal.launch.attempts import of_script
 from hwal.launch.build import keep_threads
 from hwal.launch.folder import hold
 from hwal.launch.framework import FRAMEWORKS
@@ -59,13 +61,16 @@ def begin(framework: str | None, environ: MutableMapping[str, str]) -> Runtime:
     run_dir = choose_run_dir(settings, _stem(script), world, environ)
     while not make_run_dir(run_dir, is_new(settings, world, environ)):
         run_dir = choose_run_dir(settings, _stem(script), world, environ)
+    if given is None and world.launcher == "none" and settings.micro_batch == AUTO and not environ.get(STATE_DIR):
+        hold(run_dir)
+        raise SystemExit(engines.run(of_script(script, sys.argv[1:], run_dir)))  # this process becomes the parent
     again = starts_again(environ)
     if environ.get(STATE_DIR) and not (environ.get(PROCESSES) or again or settings.resume):
         refuse_second(run_dir, environ)  # machines may come and go: hwal train could not know that this is the beginning
     if world.rank == 0:
-        if world.launcher != "torchrun" or not environ.get(STATE_DIR):  # else hwal's launcher has it
+        if not environ.get(STATE_DIR):  # else hwal's launcher has it
             hold(run_dir)
-        for line in (*laid.lines, *(_again(plan, environ) if again else ())):
+        for line in (*laid.lines, *(_again(plan, environ) if round_of(environ) != "0" else ())):
             print(f"hwal: {line}", file=sys.stderr)
     runtime = cls(Job(world, plan, settings, laid.backend.caps, run_dir, script, again))
     runtime.start()

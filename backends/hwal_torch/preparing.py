@@ -50,7 +50,9 @@ def prepare(rt: SharedTorchRuntime, objects: Sequence[Any]) -> None:
         if line is not None:
             rt.say_once(line)
     plan = rt.job.plan
-    rt.write_plan(strategy=decision, mesh=mesh_of(decision.value, plan.nodes, math.prod(plan.mesh.values()) // plan.nodes))
+    mesh = mesh_of(decision.value, plan.nodes, math.prod(plan.mesh.values()) // plan.nodes)
+    rt.decided = {"strategy": decision, "mesh": mesh}
+    rt.write_plan(**rt.decided)
     rt.held = [frozenset(name for name, _, _ in held(model)) for model in rt.models]
     loading.restore(rt)
     rt.empties.check()

@@ -50,6 +50,16 @@ def rebuilt(loader: DataLoader[Any], reading: Reading, **parts: Any) -> DataLoad
     )
 
 
+def length(loader: Any, batch: int | None) -> int | None:
+    """Global batches in one pass over a loader, where it knows; `batch`: rows of each, None for the loader's own number."""
+    try:
+        if batch is None:
+            return len(loader)
+        return len(loader.sampler) // batch if loader.drop_last else -(-len(loader.sampler) // batch)
+    except (TypeError, AttributeError):  # a stream has no length
+        return None
+
+
 class Began:
     """Runs first in a worker: a signal to all processes of the run must not take it from a step that needs its data."""
 

@@ -17,10 +17,11 @@ from torch import nn
 from torch.utils._pytree import tree_map
 
 from hwal.errors import ScriptError
+from hwal.micro_batch import AUTO
 from hwal.runtime import Job, TorchRuntime
 from hwal.values import Decision
 from hwal.watch.pulse import DATA, EVALUATING, PREPARING, SAVING, SCRIPT, TRAINING, Pulse
-from hwal_torch import loading, optim, preparing, saving, world
+from hwal_torch import loading, oom, optim, preparing, saving, world
 from hwal_torch.buffers import Buffers
 from hwal_torch.channel import Channel
 from hwal_torch.decide import before_models, make_strategy
@@ -30,7 +31,8 @@ from hwal_torch.loading import Found
 from hwal_torch.meta import LARGE, Empties
 from hwal_torch.nonfinite import NotFinite
 from hwal_torch.precision import Precision
-from hwal_torch.reading import Reading
+from hwal_torch.reading import Reading, length
+from hwal_torch.searching import Search
 from hwal_torch.seeding import HostRandom, mix, seed_host
 from hwal_torch.stopping import Ending
 from hwal_torch.trouble import never_stepped
@@ -47,6 +49,7 @@ class SharedTorchRuntime(TorchRuntime):
         models, optimizers, schedulers: what prepare was given, each in its order.
         held: of each model, the names of the tensors that its modules hold besides their state.
         global_batch: rows of a global batch, as the last training feed had it; None before, and where the data set decides.
+        decided: what of the plan prepare decided. search: of the micro-batch, under auto.
         fused_optimizers: whether Adam and AdamW are faster here in their fused kernel.
     """
 
@@ -67,6 +70,9 @@ class SharedTorchRuntime(TorchRuntime):
         self.global_batch: int | None = None
         self._told: set[str] = set()
         self._unit: Unit | None = None
+        self._left: Unit | None = None  # the forward in which the script left a feed
+        self.decided: dict[str, Any] = {}
+        self.search = Search(self) if job.plan.micro_batch == AUTO else None
         self.not_finite = NotFinite(self)
         self.pulse = Pulse()
         self.ending = Ending(self)
@@ -120,7 +126,7 @@ class SharedTorchRuntime(TorchRuntime):
         settings = self.job.settings
         self.strategy_decision = decision
         self.strategy = make_strategy(decision.value, self.job, self.device)
-        micro_batch = settings.micro_batch if isinstance(settings.micro_batch, int) else None
+        micro_batch = self.job.plan.micro_batch if isinstance(self.job.plan.micro_batch, int) else None
         self.cut = Cut(self.rank, self.world_size, micro_batch, settings.virtual_ranks, self.strategy.equal)
 
     def end(self, error: BaseException | None = None) -> None:
@@ -134,9 +140,9 @@ class SharedTorchRuntime(TorchRuntime):
             world.leave()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        lost = explain(self, error)
+        told = explain(self, error) or oom.explain(self, error) or self.strategy.explain(error)
         super().__exit__(kind, error, trace)
-        if (told := lost or self.strategy.explain(error)) is not None:
+        if told is not None:
             raise told.with_traceback(trace) from None  # the script's line is found there
 
     # before the loop
@@ -208,15 +214,19 @@ class SharedTorchRuntime(TorchRuntime):
             size = getattr(data, "batch_size", None)
             self.say_once(f"--global-batch {self.job.settings.global_batch} in place of the loader's {size}")
         self._check_batch(data, skip)
-        self.reporter.total_steps = at.steps_in_all(self._length(data))
+        self.reporter.total_steps = at.steps_in_all(length(data, self.job.settings.global_batch))
         self.host_random.rest(mix(at.seed, 2, self.rank, at.epoch, at.feed))
         self._seed_step()
         self.reporter.begin()
+        if self.search is not None:
+            self.search.begin(data)
         self.pulse.source, self.pulse.phase = data, DATA
         try:
             yield from self._micro_batches(data, self._reading(skip))
+            while self.search is not None and self.search.grown():
+                yield from self._micro_batches(data, self._reading(at.steps_in_feed))
         finally:
-            self._unit = None
+            self._left, self._unit = self._unit, None
             self.pulse.phase = SCRIPT
             if self.gradients.waiting:  # the script left the loop within a global batch
                 self.gradients.waiting = False
@@ -263,7 +273,7 @@ class SharedTorchRuntime(TorchRuntime):
                 if at.step & (at.step - 1) == 0:
                     self.host_random.look()
                 self._seed_step()
-                if at.finished:
+                if at.finished or (self.search is not None and self.search.step()):
                     break
 
     def _seed_step(self) -> None:
@@ -279,16 +289,6 @@ class SharedTorchRuntime(TorchRuntime):
         seed_host(seed)
         self.seed_device(seed)
 
-    def _length(self, data: Any) -> int | None:
-        """Global batches in one pass over a loader, where it knows."""
-        size = self.job.settings.global_batch
-        try:
-            if size is None:
-                return len(data)
-            return len(data.sampler) // size if data.drop_last else -(-len(data.sampler) // size)
-        except (TypeError, AttributeError):  # a stream has no length
-            return None
-
     def _evaluate(self, data: Any) -> Iterator[Any]:
         unit, training, pulse = self._unit, self.strategy.training, self.pulse
         phase, source = pulse.phase, pulse.source
@@ -296,19 +296,26 @@ class SharedTorchRuntime(TorchRuntime):
         vote = self.ending.vote()
         pulse.source, pulse.phase = data, DATA
         try:
-            for _, batch in read(data, self._reading(None), self.say_once):
+            for rows, batch in read(data, self._reading(None), self.say_once):
                 if self.ending.agreed() if vote is None else vote.ends():
                     self.preempt()
                 pulse.count += 1
-                pulse.phase = EVALUATING
+                pulse.phase, self._left = EVALUATING, rows
                 yield batch if self._on_host else self.to_device(batch)
                 pulse.phase = DATA
         finally:
+            if pulse.phase != EVALUATING:  # it was read to its end
+                self._left = None
             if vote is not None:
                 vote.leave()
             pulse.source, pulse.phase = source, phase
             self._unit, self.strategy.training = unit, training
             self.strategy.rest()
+
+    @property
+    def at_work(self) -> Unit | None:
+        """The forward that is at work; where the script has just left a feed, the one in which it did."""
+        return self._unit or self._left
 
     @property
     def is_ghost(self) -> bool:

@@ -20,7 +20,7 @@ from typing import Any
 
 from hwal.env import STATE_DIR
 from hwal.launch.lifeline import AGENT, LAUNCHER, end_with_parent, leave_pid
-from hwal.launch.outcome import FAILURE, Failure
+from hwal.launch.outcome import Failure
 
 
 def main(argv: Sequence[str]) -> int:
@@ -30,9 +30,7 @@ def main(argv: Sequence[str]) -> int:
     failure = _launch(argv, state_dir)
     if failure is None:
         return 0
-    aside = state_dir / (FAILURE + ".tmp")
-    aside.write_text(failure.to_json(), encoding="utf-8")
-    aside.replace(state_dir / FAILURE)
+    failure.write(state_dir)
     return 2 if failure.usage else 1
 
 

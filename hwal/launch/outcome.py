@@ -85,6 +85,11 @@ class Failure(Record):
     agent: str | None = None
     usage: bool = False
 
+    def write(self, state_dir: Path) -> None:
+        aside = state_dir / (FAILURE + ".tmp")
+        aside.write_text(self.to_json(), encoding="utf-8")
+        aside.replace(state_dir / FAILURE)
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -111,6 +116,12 @@ def read_outcomes(state_dir: Path) -> dict[int, Outcome]:
             continue
         found[outcome.rank] = outcome
     return found
+
+
+def clear(state_dir: Path) -> None:
+    """Forgets a start, before another one in the same folder."""
+    for path in [*state_dir.glob("rank-*.json"), state_dir / FAILURE]:
+        path.unlink(missing_ok=True)
 
 
 def read_failure(state_dir: Path) -> Failure | None:
@@ -154,13 +165,13 @@ def first_failure(exits: Iterable[Exit], outcomes: Mapping[int, Outcome]) -> Ver
     return min(candidates, key=lambda candidate: candidate[:3])[3] if candidates else None
 
 
-def describe(verdict: Verdict, size: int, logs: Path | None) -> list[str]:
-    """The lines that hwal prints about a failed run."""
+def describe(verdict: Verdict, size: int, logs: Path | None, killed: str | None = None) -> list[str]:
+    """The lines that hwal prints about a failed run; `killed`: what is known of a SIGKILL that came from the kernel."""
     outcome, rank = verdict.outcome, verdict.rank
     if outcome is not None and outcome.of_world:
         return list(outcome.lines)
     device = f" on {outcome.device}" if outcome else ""
-    lines = [f"hwal: rank {rank} of {size}{device} {_how(verdict)}"]
+    lines = [f"hwal: rank {rank} of {size}{device} {_how(verdict, killed)}"]
     log = Path(outcome.log) if outcome and outcome.log else logs / f"rank-{rank}.log" if logs else None
     shown = list(outcome.lines) if outcome and outcome.error else _tail(log)
     lines += [f"  {line}" for line in shown[-LINES:]]
@@ -179,14 +190,14 @@ def restarts(failure: Failure) -> list[str]:
     return lines + [f"  failure {number}: {line}" for number, line in enumerate(failure.restarts, 1)]
 
 
-def _how(verdict: Verdict) -> str:
+def _how(verdict: Verdict, killed: str | None) -> str:
     if verdict.outcome and verdict.outcome.error:
         return f"failed first: {verdict.outcome.error}"
     code = verdict.exit.code if verdict.exit else None
     if code is not None and code < 0:
         name = signal_name(-code)
         if code == -SIGKILL:
-            return f"was killed by {name}: the kernel's out-of-memory killer does this (see dmesg), or someone did"
+            return killed or f"was killed by {name}: the kernel's out-of-memory killer does this (see dmesg), or someone did"
         return f"was killed by {name}"
     return f"ended with exit code {code}" if code is not None else "ended without a word"
 

@@ -17,9 +17,10 @@ from pathlib import Path
 from hwal.env import PROCESSES, RESUME, RUN_DIR, STATE_DIR
 from hwal.errors import EXIT_FAILED, EXIT_OK, EXIT_PREEMPTED, EXIT_USAGE, OutputError
 from hwal.launch import outcome
+from hwal.launch.attempts import Attempts, searches
 from hwal.launch.build import TEMPORARY
 from hwal.launch.folder import drop_empty
-from hwal.launch.lifeline import LAUNCHER, leave_pid
+from hwal.launch.lifeline import AGENT, LAUNCHER, leave_pid
 from hwal.launch.signals import Signals
 from hwal.values import Command, Launch
 
@@ -30,20 +31,34 @@ GRACE = 3.0  # seconds that ranks have to end by themselves once one has failed;
 def run(launch: Launch, environ: Mapping[str, str]) -> int:
     """Returns 0, 75 when the ranks saved and stopped, else the code that the first failing rank's error stands for."""
     (command,) = launch.commands
+    alone = launch.engine == "direct"
     logs = Path(command.env[RUN_DIR]) / "logs"
     try:
         logs.mkdir(parents=True, exist_ok=True)
         given = launch.state_dir not in (None, TEMPORARY)
         state_dir = Path(launch.state_dir if given and launch.state_dir else tempfile.mkdtemp(prefix="hwal-"))
         leave_pid(state_dir, LAUNCHER)
+        if alone:  # the worker's parent is this process
+            leave_pid(state_dir, AGENT)
     except OSError as error:
         raise OutputError(f"cannot make {error.filename}: {error.strerror}", hint="choose another --out or TMPDIR") from None
     command = replace(command, env={**command.env, STATE_DIR: str(state_dir)})
-    _say(f"rank 0 prints here, the others write {logs / 'rank-N.log'}")
+    if not alone:
+        _say(f"rank 0 prints here, the others write {logs / 'rank-N.log'}")
+    starts = Attempts(logs.parent)
+    searching = searches(command, environ)
     try:
         with Signals() as signals:
-            code = _start_and_wait(command, environ, state_dir, signals)
-        return _conclude(code, command, command.env.get(RESUME) or environ.get(RESUME), state_dir, logs, signals)
+            while True:
+                starts.begin()
+                code = _start_and_wait(starts.command(command), environ, state_dir, signals, alone)
+                told = _again(starts, state_dir) if searching and code != 0 and not signals.count else None
+                if told is None:
+                    break
+                _say(told)
+                outcome.clear(state_dir)
+        resumed = command.env.get(RESUME) or environ.get(RESUME)
+        return _conclude(code, command, resumed, state_dir, logs, signals, starts.killed())
     finally:
         if not given:
             shutil.rmtree(state_dir, ignore_errors=True)
@@ -51,7 +66,13 @@ def run(launch: Launch, environ: Mapping[str, str]) -> int:
             drop_empty(folder)
 
 
-def _start_and_wait(command: Command, environ: Mapping[str, str], state_dir: Path, signals: Signals) -> int:
+def _again(starts: Attempts, state_dir: Path) -> str | None:
+    exits = (outcome.read_failure(state_dir) or outcome.Failure()).exits
+    return starts.again(exits, outcome.read_outcomes(state_dir))
+
+
+def _start_and_wait(command: Command, environ: Mapping[str, str], state_dir: Path, signals: Signals, alone: bool) -> int:
+    """The exit code of the agent; of the worker itself where it is `alone`, whose end is left as the agent would leave it."""
     agent = subprocess.Popen(
         command.argv, env={**environ, **command.env}, stdin=subprocess.DEVNULL, start_new_session=sys.platform != "win32"
     )
@@ -60,7 +81,10 @@ def _start_and_wait(command: Command, environ: Mapping[str, str], state_dir: Pat
     try:
         while True:
             with suppress(subprocess.TimeoutExpired):
-                return agent.wait(TICK)
+                code = agent.wait(TICK)
+                if alone and code != 0:
+                    outcome.Failure((outcome.Exit(0, agent.pid, code, time.time()),)).write(state_dir)
+                return code
             running = outcome.read_outcomes(state_dir)
             watch.look(running, time.time())
             if signals.count > 1:
@@ -125,7 +149,9 @@ def _kill(agent: subprocess.Popen[bytes], state_dir: Path) -> int:
     return agent.wait()
 
 
-def _conclude(code: int, command: Command, resumed: str | None, state_dir: Path, logs: Path, signals: Signals) -> int:
+def _conclude(
+    code: int, command: Command, resumed: str | None, state_dir: Path, logs: Path, signals: Signals, killed: str | None
+) -> int:
     """hwal's exit code; what went wrong is printed, and what there is to go on from."""
     outcomes = outcome.read_outcomes(state_dir)
     failure = outcome.read_failure(state_dir) or outcome.Failure()
@@ -137,7 +163,8 @@ def _conclude(code: int, command: Command, resumed: str | None, state_dir: Path,
         for line in next((left.lines for left in outcomes.values() if left.alone and left.lines), ()):
             print(line, file=sys.stderr)
         return EXIT_PREEMPTED if source else EXIT_FAILED
-    ended, lines = _verdict(code, failure, outcomes, signals, int(command.env.get(PROCESSES) or len(outcomes)), logs)
+    size = int(command.env.get(PROCESSES) or len(outcomes))
+    ended, lines = _verdict(code, failure, outcomes, signals, size, logs, killed)
     if source and ended != EXIT_USAGE:
         lines.append(f"hwal: the last finished checkpoint is whole: go on with --resume {source}")
     print("\n".join(lines), file=sys.stderr)
@@ -151,6 +178,7 @@ def _verdict(
     signals: Signals,
     size: int,
     logs: Path,
+    killed: str | None,
 ) -> tuple[int, list[str]]:
     """hwal's exit code for a run that failed, and what to print about it."""
     if signals.count > 1:
@@ -162,7 +190,7 @@ def _verdict(
         return EXIT_FAILED, [f"hwal: torchrun ended with exit code {code} and left no word why"]
     if signals.count and verdict.outcome is not None and verdict.outcome.error is None:
         return EXIT_FAILED, [f"hwal: {signals.name}: rank {verdict.rank} ended before it could save"]
-    return verdict.code, [*outcome.describe(verdict, size, logs), *outcome.restarts(failure)]
+    return verdict.code, [*outcome.describe(verdict, size, logs, killed), *outcome.restarts(failure)]
 
 
 def _say(text: str) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hwal.env import ROUND
+from hwal.env import ATTEMPT, ROUND
 from hwal.errors import UsageError, WorldError
 from hwal.launch import slurm
 from hwal.values import World
@@ -66,8 +66,8 @@ def round_of(environ: Mapping[str, str]) -> str:
 
 
 def starts_again(environ: Mapping[str, str]) -> bool:
-    """Whether torchrun has started this world before: a rank failed, or a machine came or went."""
-    return round_of(environ) != "0"
+    """Whether this run was started before: a rank failed, a machine came or went, a micro-batch did not fit."""
+    return round_of(environ) != "0" or bool(environ.get(ATTEMPT))
 
 
 def number(environ: Mapping[str, str], name: str) -> int:

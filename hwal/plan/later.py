@@ -9,7 +9,6 @@ from hwal.env import SETTINGS, Settings
 from hwal.errors import UsageError
 
 LATER: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "micro_batch": (lambda value: value == "auto", "--micro-batch N, the most samples that fit one forward pass"),
     "no_fallback": (bool, "leave it out: no device of this version has operators that fall back to the CPU"),
 }
 """Field of Settings -> (which values are not supported yet, what to do instead)."""

@@ -180,11 +180,19 @@ ERRORS = [
         """,
     ),
     (
-        {"micro_batch": "auto"},
+        {"no_fallback": True},
         """
-        --micro-batch auto comes with a later version of hwal
-          where: --micro-batch auto
-          try:   --micro-batch N, the most samples that fit one forward pass
+        --no-fallback comes with a later version of hwal
+          where: --no-fallback
+          try:   leave it out: no device of this version has operators that fall back to the CPU
+        """,
+    ),
+    (
+        {"micro_batch": "auto", "virtual_ranks": 4},
+        """
+        --micro-batch and --virtual-ranks exclude each other
+          why:   virtual ranks already say how a global batch is cut: one part, one forward
+          try:   leave out --micro-batch, and raise --virtual-ranks (now 4) for smaller parts
         """,
     ),
     (
@@ -219,12 +227,7 @@ def test_deterministic_needs_virtual_ranks() -> None:
     check_batch(Settings(deterministic=True, virtual_ranks=4), 2, "auto")
 
 
-@pytest.mark.parametrize("setting", [{"no_fallback": True}, {"micro_batch": "auto"}])
-def test_what_comes_later_is_refused(setting: dict[str, object]) -> None:
-    with pytest.raises(HwalError, match="comes with a later version"):
-        plan(**setting)
-
-
 def test_batch_settings_that_fit_are_kept() -> None:
     assert plan(n=2, virtual_ranks=4).micro_batch is None
     assert plan(n=2, micro_batch=3).micro_batch == 3
+    assert plan(n=2, micro_batch="auto").micro_batch == "auto"
