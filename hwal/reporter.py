@@ -80,7 +80,9 @@ class Reporter:
         self._file = None if run_dir is None else MetricsFile(run_dir / FILE, self.say)
         self._display: Display | None = None
         self._thread: threading.Thread | None = None
-        self._wake = threading.Event()
+        self._wake = threading.Event()  # the background thread looks now
+        self._ending = False
+        self._asked, self._flushed = threading.Event(), threading.Event()
         self._last = perf_counter()
         self._begun = perf_counter()
         self._steps = 0
@@ -137,9 +139,21 @@ class Reporter:
         self._open = _line_of(path, step)
         self._written = dict(self._open.logged) if self._open is not None else None
 
+    def flush(self) -> None:
+        """Returns when the lines of all steps so far are in the file, that of the last one too: were a checkpoint whole before
+        that, a kill would leave steps without lines. What is logged for that step later still comes into its line.
+        """
+        if self._thread is not None:
+            self._flushed.clear()
+            self._asked.set()
+            self._wake.set()
+            while self._thread is not None and self._thread.is_alive() and not self._flushed.wait(TICK):
+                pass
+
     def close(self, failed: bool) -> None:
         """Writes what is left and takes the display down."""
         if self._thread is not None:
+            self._ending = True
             self._wake.set()
             self._thread.join()
             self._thread = None
@@ -169,10 +183,13 @@ class Reporter:
         self._thread.start()
 
     def _loop(self) -> None:
-        while not self._wake.wait(TICK):
+        while not self._ending:
+            self._wake.wait(TICK)
+            self._wake.clear()
             self._drain()
 
     def _drain(self, last: bool = False) -> None:
+        asked = self._asked.is_set()
         lines: list[str] = []
         seconds = units = 0.0
         take = self._queue.popleft
@@ -203,8 +220,14 @@ class Reporter:
                     self._display.update(self._open.step, self.total_steps, self._last_loss, units / seconds, self.unit)
         if last:
             self._open = None
+        if asked and self._open is not None:
+            lines += self._closed(self._open)
+            self._written = dict(self._open.logged)
         if self._file is not None:
             self._file.add(lines)
+        if asked:
+            self._asked.clear()
+            self._flushed.set()
 
     def _closed(self, line: Line) -> list[str]:
         """The line, to be written. One that was in the file when the run went on stays there, or gives way if it changed."""

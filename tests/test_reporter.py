@@ -290,3 +290,18 @@ def test_what_is_logged_again_stands_in_the_line_that_a_run_goes_on_from(tmp_pat
     lines = [json.loads(line) for line in (tmp_path / FILE).read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2, 3]
     assert lines[1] == {**json.loads(before.splitlines()[1]), "accuracy": 0.5} and lines[2]["loss"] == 0.25
+
+
+def test_flushed_lines_are_there_and_take_what_is_logged_later(tmp_path: Path, ear: Ear) -> None:
+    reporter = Reporter(tmp_path)
+    for number in (1, 2, 3):
+        step(reporter, number)
+        reporter.flush()
+        assert [line["step"] for line in lines(tmp_path)] == list(range(1, number + 1))
+    reporter.add({"accuracy": 0.5})
+    step(reporter, 4)
+    reporter.flush()
+    reporter.flush()
+    reporter.close(failed=False)
+    reporter.flush()
+    assert [(line["step"], line.get("accuracy")) for line in lines(tmp_path)] == [(1, None), (2, None), (3, 0.5), (4, None)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -107,7 +107,10 @@ def save(rt: SharedTorchRuntime, path: Path | None, wait: bool, limit: int = LIM
         metrics=metrics_for(rt.checkpoints.keep, rt.reporter.latest, rt.say_once) if rt.is_main else {},
         about=_about(rt),
     )
-    job = partial(_lead if rt.is_main else _follow, taken, rt.checkpoints, rt.channel)
+    if rt.is_main:
+        job = partial(_lead, taken, rt.checkpoints, rt.channel, rt.reporter.flush)
+    else:
+        job = partial(_follow, taken, rt.channel)
     if wait:
         job()
     elif room:
@@ -188,8 +191,8 @@ def _about(rt: SharedTorchRuntime) -> dict[str, Any]:
 # what is written
 
 
-def _lead(taken: Taken, checkpoints: Checkpoints, channel: Channel) -> None:
-    """Rank 0: makes the checkpoint, and tells the others what came of it."""
+def _lead(taken: Taken, checkpoints: Checkpoints, channel: Channel, flush: Callable[[], None]) -> None:
+    """Rank 0: makes the checkpoint, and tells the others what came of it. `flush` has the steps' lines written before."""
     outcome: BaseException | None = None
     try:
         with checkpoints.writing(taken.target, taken.manifest) as folder:
@@ -205,6 +208,7 @@ def _lead(taken: Taken, checkpoints: Checkpoints, channel: Channel) -> None:
             (folder / f"{STATE}.json").write_text(json.dumps(taken.document), encoding="utf-8")
             for config in taken.configs:
                 config.save_pretrained(folder)
+            flush()
     except BaseException as error:
         outcome = error
         raise
@@ -213,7 +217,7 @@ def _lead(taken: Taken, checkpoints: Checkpoints, channel: Channel) -> None:
             channel.share(outcome)
 
 
-def _follow(taken: Taken, checkpoints: Checkpoints, channel: Channel) -> None:
+def _follow(taken: Taken, channel: Channel) -> None:
     """The other ranks: write their rows where there are any, and wait for what came of it."""
     told: Any = channel.share()
     if isinstance(told, tuple):

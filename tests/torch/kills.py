@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -88,6 +89,12 @@ def save_all_the_time(rt: Any, log: str) -> None:
                 note("whole", step)
 
 
+def steps_told(path: Path) -> set[int]:
+    """The steps that have a whole line in metrics.jsonl."""
+    texts = path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
+    return {json.loads(text)["step"] for text in texts}
+
+
 def kill_again(folder: Path, count: int, strategy: str = "single", size: int = 1, seed: int = 0) -> Iterator[Kill]:
     """Starts the run `count` times, kills it at a random moment of a save each time, and looks at what is left."""
     draw = random.Random(seed)
@@ -116,6 +123,8 @@ def kill_again(folder: Path, count: int, strategy: str = "single", size: int = 1
         reported = max((int(step) for word, step, *_ in lines(log) if word == "whole"), default=0)
         newest = store.newest(print)
         found = newest[1].position.step if newest is not None else 0
+        gaps = set(range(1, found + 1)) - steps_told(folder / "run" / "metrics.jsonl")
+        assert not gaps, f"a checkpoint of step {found}, and no line of steps {sorted(gaps)}"
         before = reported, found, within
         leftovers = [path.name for path in store.folder.iterdir() if path.name.startswith(".")]
         assert not leftovers, leftovers
