@@ -13,11 +13,13 @@ BENCHES = sorted(Path(__file__).with_name("bench").glob("*.py"))
 PROGRAMS = [path.stem for path in BENCHES if "def main()" in path.read_text(encoding="utf-8")]
 SMALLEST = {
     "curve": ("--steps 2 --worlds 2 --accumulation 2 --contestants", ["hwal ddp", "accelerate, tokens"]),
+    "hangs": ("--runs 1 --kinds", ["stuck", "killed"]),
     "kill": ("--kills 1", []),
     "loading": ("--blocks 2 --width 64", []),
     "memory": ("--blocks 2 --width 64 --worlds 2", []),
     "pairs": ("--worlds 1", []),
     "saving": ("--blocks 2 --width 64 --rounds 1", []),
+    "watching": ("--rounds 1 --steps 20", []),
 }
 
 pytestmark = pytest.mark.slow
