@@ -64,22 +64,47 @@ def _store(world: World, limit: float) -> Store:
     assert world.address is not None and world.port is not None, "read_world checks this"
     by_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     serves = world.rank == 0 and not by_agent
+    if not serves:
+        _await(world, limit)
     try:
         store = TCPStore(
             world.address, world.port, None, serves, timedelta(seconds=limit), wait_for_workers=False, multi_tenant=True
         )
     except (RuntimeError, dist.DistError) as error:
         taken = "address already in use" in str(error).lower() or "EADDRINUSE" in str(error)
+        if not taken:
+            raise _no_answer(world, limit) from None
         raise WorldError(
-            f"port {world.port} is taken by another program" if taken else f"rank 0 did not answer within {limit:g} s",
+            f"port {world.port} is taken by another program",
             where=_where(world),
-            why=None if taken else f"rank {world.rank} of {world.size} waits for it; is it running?",
-            hint="export another MASTER_PORT, or let `hwal train` choose one"
-            if taken
-            else "start all ranks, or unset WORLD_SIZE",
+            hint="export another MASTER_PORT, or let `hwal train` choose one",
         ) from None
     # a world that started again, or a second Runtime of the same process, must not read the last one's names
     return PrefixStore(f"hwal/{round_of(os.environ)}/{next(_joined)}", store)
+
+
+def _await(world: World, limit: float) -> None:
+    """Returns when somebody listens there. torch, which could wait too, prints frames of its own where nobody comes."""
+    deadline = time.monotonic() + limit
+    while True:
+        try:
+            socket.create_connection(
+                (world.address or "", world.port or 0), timeout=max(deadline - time.monotonic(), 0.1)
+            ).close()
+            return
+        except OSError:
+            if time.monotonic() > deadline:
+                raise _no_answer(world, limit) from None
+            time.sleep(0.05)
+
+
+def _no_answer(world: World, limit: float) -> WorldError:
+    return WorldError(
+        f"rank 0 did not answer within {limit:g} s",
+        where=_where(world),
+        why=f"rank {world.rank} of {world.size} waits for it; is it running?",
+        hint="start all ranks, or unset WORLD_SIZE",
+    )
 
 
 def _roll_call(store: Store, world: World, deadline: float, limit: float) -> None:

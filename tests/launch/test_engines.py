@@ -212,3 +212,14 @@ def test_two_nodes_meet_on_one_machine(make: Callable[[str], Run]) -> None:
     assert [code for code, _ in ended] == [0, 0], ended
     assert sum("rank 0 of 2" in said and "total 2" in said for _, said in ended) == 1
     assert "rank 1 of 2" in run.log(1) and "total 2" in run.log(1)
+
+
+def test_a_rank_0_that_never_comes_is_told_in_words(make: Callable[[str], Run]) -> None:
+    run = make(JOIN.format(body="pass"))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    world = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    code, said = finish(run.program([sys.executable, "train.py"], **world, HWAL_DEVICE="null:2", HWAL_START_TIMEOUT="1"))
+    assert code == 1 and said.splitlines()[0] == "hwal: error: rank 0 did not answer within 1 s", said
+    assert "frame #" not in said

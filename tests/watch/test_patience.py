@@ -58,3 +58,14 @@ def test_the_scripts_own_code_may_take_any_time_unless_it_waits_for_others() -> 
 def test_nobody_is_hurried_in_a_debugger_or_when_it_is_off() -> None:
     assert Patience(5.0, 0.0).limit(TRAINING, Spot("train.py:3, in main", debugging=True)) is None
     assert Patience("off", 0.0).limit(TRAINING, HERE) is None
+
+
+def test_a_run_that_was_asked_to_end_has_half_a_minute_or_three_steps() -> None:
+    quick = Patience(None, 0.0)
+    for step in range(9):
+        quick.look(float(step), step, step)
+    assert (quick.limit(TRAINING, HERE), quick.limit(TRAINING, HERE, hurried=True)) == (60.0, 30.0)
+    assert Patience(None, 0.0).limit(TRAINING, HERE, hurried=True) == 30.0, "before the first step too"
+    assert Patience(5.0, 0.0).limit(TRAINING, HERE, hurried=True) == 5.0
+    assert quick.limit(SAVING, HERE, hurried=True) == LONG, "a save may take as long as it needs"
+    assert Patience("off", 0.0).limit(TRAINING, HERE, hurried=True) is None
