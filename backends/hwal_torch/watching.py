@@ -58,7 +58,16 @@ def watch(rt: SharedTorchRuntime, store: Store | None) -> Watchdog:
     """A watchdog over this rank, at work."""
     place = Place(rt.rank, rt.world_size, partial(_hint, rt))
     progress = rt.progress
-    dog = Watchdog(place, rt.pulse, lambda: progress.step, rt.job.settings.hang_timeout, SIGNS, partial(_end, rt))
+    asked = rt.stop_request
+    dog = Watchdog(
+        place,
+        rt.pulse,
+        lambda: progress.step,
+        rt.job.settings.hang_timeout,
+        SIGNS,
+        partial(_end, rt),
+        lambda: asked.name is not None,
+    )
     dog.start(None if store is None else meet(store, rt.job.world))
     return dog
 
