@@ -96,7 +96,8 @@ def _waits(inner: list[tuple[str, str]], signs: Signs) -> str | None:
     if ours:
         return f"rt.{signs.names.get(ours[-1], ours[-1])}"
     if collective:
-        return next((f"{module}.{name}" for module, name in reversed(collective) if name != "wrapper"), collective[-1][0])
+        call = next((f"{module}.{name}" for module, name in reversed(collective) if name != "wrapper"), collective[-1][0])
+        return ".".join(part for part in call.split(".") if not part.startswith("_"))
     return name.strip("_")
 
 

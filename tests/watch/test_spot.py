@@ -50,6 +50,7 @@ def test_the_innermost_line_of_the_users_own() -> None:
         ([("hwal_torch.gradients", "backward", LIBRARY), ("autograd", "engine", LIBRARY)], "rt.backward"),
         ([("hwal_torch.gradients", "backward", LIBRARY), ("torch.nn", "linear", LIBRARY)], None),
         ([("job.collectives.log", "wrapper", LIBRARY), ("job.collectives", "barrier", LIBRARY)], "job.collectives.barrier"),
+        ([("job.collectives.shards._state", "_pre_forward", LIBRARY), ("torch.nn", "call", LIBRARY)], "job.collectives.shards"),
         ([("torch.nn", "forward", LIBRARY)], None),
         ([("hwal_torch.runtime", "step", LIBRARY), ("mine", "hook", "/home/me/hook.py")], None),
     ],
