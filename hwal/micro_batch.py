@@ -34,7 +34,7 @@ class Tried(Record):
 
     Attributes:
         key: which model, device and settings; what is known of one means nothing for another.
-        share: rows of a global batch on one rank; None where only the data set knows.
+        share: rows of a global batch on one rank; where only the data set knows, those of the first forward that failed.
         fits: the most rows a forward has taken. fails: the least that did not fit. None: not known yet.
         trying: rows of the forwards at work now, None outside of training: what a killed process cannot say any more.
         settled: no larger size is tried, `fits` is the choice.
@@ -53,7 +53,7 @@ class Tried(Record):
         late = self.settled or (self.fits is not None and rows <= self.fits)
         fits = None if self.fits is None or self.fits >= rows else self.fits
         fails = rows if self.fails is None else min(rows, self.fails)
-        return replace(self, fits=fits, fails=fails, trying=None, settled=late)
+        return replace(self, share=self.share or rows, fits=fits, fails=fails, trying=None, settled=late)
 
     def fitted(self, rows: int) -> Tried:
         """After global batches with forwards of `rows`; settled when there is no larger size to try."""
@@ -63,11 +63,11 @@ class Tried(Record):
     def next(self) -> int | None:
         """Rows of the forwards to try, or to stay with; None where all of them are to be tried at once and nobody knows how
         many there are. 0: not even one fits."""
-        share = self.share or self.fails or self.fits
+        share = self.share
         if self.fits is not None and (self.settled or self.fails is None):
             return self.fits
         if self.fails is None or share is None:
-            return self.share
+            return share
         if self.fits is None:
             return min(_rows(share, 2 * _forwards(share, self.fails)), self.fails - 1)
         middle = _rows(share, (_forwards(share, self.fits) + _forwards(share, self.fails)) // 2)

@@ -14,6 +14,7 @@ from hwal_torch.suite.checkpoints import CheckpointTests
 from hwal_torch.suite.curves import CurveTests
 from hwal_torch.suite.failures import FailureTests
 from hwal_torch.suite.hangs import HangTests
+from hwal_torch.suite.memory import MemoryTests
 from hwal_torch.suite.outputs import OutputTests
 from hwal_torch.suite.stops import StopTests
 from hwal_torch.suite.strategies import StrategyTests
@@ -22,5 +23,7 @@ from hwal_torch.suite.worlds import WorldTests
 __all__ = ["RuntimeSuite", "Suite"]
 
 
-class RuntimeSuite(WorldTests, CurveTests, CheckpointTests, StrategyTests, FailureTests, StopTests, HangTests, OutputTests):
+class RuntimeSuite(
+    WorldTests, CurveTests, CheckpointTests, StrategyTests, FailureTests, StopTests, HangTests, MemoryTests, OutputTests
+):
     """All parts of the suite."""

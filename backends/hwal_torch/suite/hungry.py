@@ -1,0 +1,61 @@
+"""A script whose forwards take memory by the row, under a limit: of its address space where it trains in the host's memory,
+else the device's own. A tenth of the limit a row: nine rows fit at most.
+
+    hwal train hungry.py ROW BATCH [LATER]
+
+ROW: tenths of the limit that a row takes, 0 for none; LATER: from the third step on. BATCH: rows of the global batch.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import hwal
+
+LIMIT = 24 << 30  # bytes of address space; nothing is written to what the forwards take of it
+
+
+class Hungry(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = nn.Linear(4, 1)
+        self.row = 0
+        self.taken: list[Any] = []
+
+    def forward(self, x: Any) -> Any:
+        self.taken = []
+        self.taken = [torch.empty(self.row, dtype=torch.uint8, device=x.device) for _ in x]
+        return self.line(x)
+
+
+def main() -> None:
+    row, batch, *later = map(float, sys.argv[1:])
+    size = int(batch)
+    with hwal.start("torch") as rt:
+        with rt.scope():
+            model = Hungry()
+            optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+            rows = torch.randn(6 * size - 1, 4)
+        net, optimizer = rt.prepare(model, optimizer)
+        limit = rt.memory().total
+        if rt.device.type == "cpu":
+            import resource
+
+            resource.setrlimit(resource.RLIMIT_AS, (LIMIT, LIMIT))
+            limit = LIMIT
+        for _ in rt.epochs(1):
+            for (x,) in rt.feed(DataLoader(TensorDataset(rows), batch_size=size, shuffle=True)):
+                tenths = later[0] if later and rt.steps_done >= 2 else row
+                model.row = int(tenths * (limit or 0) / 10)
+                rt.backward((net(x) - x.sum(1, keepdim=True)).pow(2).mean())
+                if rt.step(optimizer) and rt.steps_done == 2:
+                    rt.save(wait=True)
+
+
+if __name__ == "__main__":
+    main()
