@@ -67,6 +67,7 @@ def watch(rt: SharedTorchRuntime, store: Store | None) -> Watchdog:
         SIGNS,
         partial(_end, rt),
         lambda: asked.name is not None,
+        rt.say,
     )
     dog.start(None if store is None else meet(store, rt.job.world))
     return dog

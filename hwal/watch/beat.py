@@ -12,8 +12,8 @@ class Beat(Record):
         holds its stack once it is asked for (hwal.watch.stacks); None where that cannot be.
     phase, step: as in Pulse; the global steps done. line: where its main thread is.
     waits: the call in which it waits for other ranks. idle: seconds without progress. limit: seconds it may be; None:
-        for ever. announced: it is at what takes long by nature. source: which data set gave nothing
-        to a rank that has long waited for data.
+        for ever. firm: that limit ends the run also where nobody waits for anybody, since it was asked for. announced: it is
+        at what takes long by nature. source: which data set gave nothing to a rank that has long waited for data.
     """
 
     rank: int
@@ -26,6 +26,7 @@ class Beat(Record):
     waits: str | None = None
     idle: float = 0.0
     limit: float | None = None
+    firm: bool = True
     announced: bool = False
     source: str | None = None
 

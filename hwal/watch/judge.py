@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hwal.watch.beat import Beat, Doom, Leave
+from hwal.watch.patience import LONG
 from hwal.watch.pulse import DATA, EVALUATING, PREPARING, SAVING, TRAINING
 
 LONGER = "--hang-timeout S waits S seconds, --hang-timeout off for ever"
@@ -38,11 +39,13 @@ class Seen:
 
 
 def stalled(world: Mapping[int, Seen]) -> bool:
-    """Whether the run is stuck. Ranks that only wait are not, while one of the others is at what takes long by nature."""
-    if any(seen.stalled and not seen.waits for seen in world.values()):
+    """Whether the run is stuck. Ranks that only wait are not, while one of the others is at what takes long by nature; nor is,
+    by the limits that hold by default, a run in which nobody waits for anybody, for half an hour."""
+    waited = any(seen.waits for seen in world.values())
+    if any(seen.stalled and (waited or seen.beat.firm or seen.idle >= LONG) for seen in world.values() if not seen.waits):
         return True
     held = any(seen.beat.announced and not seen.waits and not seen.stalled for seen in world.values())
-    return not held and any(seen.stalled for seen in world.values())
+    return not held and any(seen.stalled and seen.waits for seen in world.values())
 
 
 def to_blame(world: Mapping[int, Seen]) -> list[int]:
@@ -66,6 +69,11 @@ def stuck(world: Mapping[int, Seen], hint: str | None = None) -> Doom:
         )
     others = [rank for rank in sorted(world) if rank not in blamed]
     return Doom("; ".join(_stuck(rank, world) for rank in blamed), _who_waits(others, world), try_this)
+
+
+def slow(rank: int, world: Mapping[int, Seen]) -> str:
+    """The words about a rank that has made no progress for long, but may go on."""
+    return f"{_stuck(rank, world)}. It goes on; --hang-timeout S would end such a run after S seconds"
 
 
 def gone(beat: Beat, step: int, how: str, hint: str | None = None) -> Doom:

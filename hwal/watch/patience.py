@@ -47,6 +47,12 @@ class Patience:
             self._seconds.append(self._since_step / (step - self._step))
             self._step, self._since_step = step, 0.0
 
+    @property
+    def firm(self) -> bool:
+        """Whether the limit was asked for. What it is by default is for ranks that others wait for: a script that trains alone,
+        or does the same on all ranks, may have its reasons."""
+        return isinstance(self._asked, float)
+
     def limit(self, phase: str, spot: Spot, hurried: bool = False) -> float | None:
         """Seconds that a rank may be idle there; None: for ever. `hurried`: it was asked to end."""
         if self._asked == "off" or spot.debugging:

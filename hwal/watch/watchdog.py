@@ -46,7 +46,8 @@ class Place:
 
 
 class Watchdog:
-    """`hurried` says whether the run was asked to end. `end` is called on the watchdog's thread, and must end the process."""
+    """`hurried` says whether the run was asked to end. `end` and `tell` are called on the watchdog's thread: one must end the
+    process, the other says a line."""
 
     def __init__(
         self,
@@ -57,6 +58,7 @@ class Watchdog:
         signs: Signs,
         end: Callable[[Doom], None],
         hurried: Callable[[], bool] = bool,  # never
+        tell: Callable[[str], None] = print,
     ) -> None:
         self._place = place
         self._pulse = pulse
@@ -65,6 +67,8 @@ class Watchdog:
         self._signs = signs
         self._hurried = hurried
         self._end = end
+        self._tell = tell
+        self._slow = False  # told that there was no progress
         self._link: Hub | Spoke | None = None
         self._beats: dict[int, Beat] = {}
         self._silent: dict[int, float] = {}
@@ -142,7 +146,8 @@ class Watchdog:
             mark = (*mark, spot.waits, spot.line, self._worked(now - self._last))
         patience.look(now, step, mark)
         limit = patience.limit(phase, spot, hurried)
-        self._put_off(limit)
+        firm = patience.firm or hurried
+        self._put_off(limit if firm or limit is None else max(limit, LONG))
         return Beat(
             rank=self._place.rank,
             pid=os.getpid(),
@@ -154,6 +159,7 @@ class Watchdog:
             waits=spot.waits,
             idle=patience.idle,
             limit=limit,
+            firm=firm,
             announced=phase in ANNOUNCED or spot.compiling or spot.debugging,
             source=self._source() if phase == DATA and limit is not None and patience.idle > limit / 2 else None,
         )
@@ -267,6 +273,9 @@ class Watchdog:
                 self._ends(judge.left(ended, self._place.hint()), 0.0)
             elif decides and judge.stalled(world):
                 self._ends(judge.stuck(self._asked_for_stacks(world), self._place.hint()), 0.0, world)
+            elif beat.stalled and beat.waits is None and not self._slow:
+                self._tell(judge.slow(beat.rank, world))
+            self._slow = beat.stalled
         if self._doom is not None and time.monotonic() >= self._doom_at and not self._stopped.is_set():
             self._end(self._doom)
 

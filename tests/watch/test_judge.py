@@ -10,6 +10,7 @@ from hwal.errors import HwalError
 from hwal.watch import judge
 from hwal.watch.beat import Beat, Doom, Leave
 from hwal.watch.judge import Seen
+from hwal.watch.patience import LONG
 from hwal.watch.pulse import DATA, EVALUATING, PREPARING, SAVING, SCRIPT, TRAINING
 
 STUCK = Beat(1, 101, "here", 5, TRAINING, 40, "train.py:30, in preprocess", idle=60.2, limit=60.0)
@@ -112,3 +113,17 @@ def test_a_debugger_holds_all() -> None:
 def test_silence_counts_as_no_progress() -> None:
     assert judge.stalled(world(Seen(replace(STUCK, idle=1.0), silent=59.5), replace(WAITS, idle=3.0)))
     assert not judge.stalled(world(Seen(replace(STUCK, idle=1.0), silent=5.0), replace(WAITS, idle=6.0)))
+
+
+def test_by_default_only_what_others_wait_for_ends_a_run() -> None:
+    """A script may be long in its own code, as long as nobody waits for it; half an hour is too long for anything."""
+    mild = replace(STUCK, firm=False)
+    assert not judge.stalled({1: Seen(mild)})
+    assert not judge.stalled({0: Seen(replace(mild, rank=0)), 1: Seen(mild)})
+    assert judge.stalled({0: Seen(WAITS), 1: Seen(mild)})
+    assert judge.stalled({1: Seen(replace(mild, idle=LONG))})
+    assert judge.stalled({1: Seen(STUCK)})
+    assert judge.slow(1, {0: Seen(WAITS), 1: Seen(mild)}) == (
+        "rank 1 has been stuck for 60 s in step 41: train.py:30, in preprocess. "
+        "It goes on; --hang-timeout S would end such a run after S seconds"
+    )

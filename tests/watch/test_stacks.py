@@ -20,8 +20,8 @@ HOLDS = """
 import itertools
 from hwal.watch.stacks import Stacks
 stacks = Stacks()
-print(stacks.descriptor, flush=True)
 def hold():
+    print(stacks.descriptor, flush=True)
     sum(itertools.repeat(0))
 hold()
 """
