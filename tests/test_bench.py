@@ -17,6 +17,7 @@ SMALLEST = {
     "kill": ("--kills 1", []),
     "loading": ("--blocks 2 --width 64", []),
     "memory": ("--blocks 2 --width 64 --worlds 2", []),
+    "micro_batch": ("--rows 64 --limits none", []),
     "pairs": ("--worlds 1", []),
     "saving": ("--blocks 2 --width 64 --rounds 1", []),
     "watching": ("--rounds 1 --steps 20", []),

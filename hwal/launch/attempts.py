@@ -82,6 +82,7 @@ class Attempts:
             why = self.killed() if any(end.code == -SIGKILL for end in exits) else None
             if tried is None or tried.trying is None or why is None:
                 return None
+            why = why.removeprefix("was ")
             tried = tried.failed(tried.trying)
             self._before = {**now, tried.key: tried}
             self._write()

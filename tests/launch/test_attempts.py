@@ -60,7 +60,7 @@ def test_a_rank_that_the_kernel_killed_is_started_again(tmp_path: Path, host: Co
     write_tries(tmp_path, {"a": Tried("a", 8, trying=8)})
     host.count = 1
     assert starts.again([Exit(0, 2, -9, 2)], {0: SILENT}) == (
-        "micro-batch 8 did not fit (was killed by the kernel for memory: its cgroup's limit is 4.0 GiB "
+        "micro-batch 8 did not fit (killed by the kernel for memory: its cgroup's limit is 4.0 GiB "
         f"({FOLDER}/memory.limit_in_bytes)); trying 4"
     )
     assert read_tries(tmp_path)["a"] == Tried("a", 8, fails=8)
