@@ -170,7 +170,12 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting("strategy", str, "S", "auto, single, ddp, fsdp:full, fsdp:grad-op, fsdp:hybrid …; or an FSDP config file"),
     Setting("global_batch", positive, "N", "samples per optimizer step over all ranks; overrides the script's loader"),
-    Setting("micro_batch", micro_batch, "N", "samples per forward on one rank, the rest is accumulated; auto: the most that fit"),
+    Setting(
+        "micro_batch",
+        micro_batch,
+        "N",
+        "samples per forward on one rank, the rest is accumulated; auto: the most that fit",
+    ),
     Setting(
         "virtual_ranks",
         positive,

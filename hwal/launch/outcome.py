@@ -120,8 +120,9 @@ def read_outcomes(state_dir: Path) -> dict[int, Outcome]:
 
 def clear(state_dir: Path) -> None:
     """Forgets a start, before another one in the same folder."""
-    for path in [*state_dir.glob("rank-*.json"), state_dir / FAILURE]:
-        path.unlink(missing_ok=True)
+    for path in state_dir.iterdir():
+        if path.is_file() and path.suffix != ".pid":
+            path.unlink(missing_ok=True)
 
 
 def read_failure(state_dir: Path) -> Failure | None:

@@ -4,7 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from hwal.launch.outcome import Exit, Outcome, describe, first_failure, is_lost_peer, read_outcomes
+from hwal.launch.outcome import (
+    Exit,
+    Failure,
+    Outcome,
+    clear,
+    describe,
+    first_failure,
+    is_lost_peer,
+    read_failure,
+    read_outcomes,
+)
 
 
 def left(rank: int, ended: float | None = 5.0, error: str | None = None, lost: bool = False, code: int = 1) -> Outcome:
@@ -14,6 +24,24 @@ def left(rank: int, ended: float | None = 5.0, error: str | None = None, lost: b
 def first(exits: list[Exit], outcomes: list[Outcome]) -> int | None:
     verdict = first_failure(exits, {outcome.rank: outcome for outcome in outcomes})
     return None if verdict is None else verdict.rank
+
+
+def test_a_start_is_forgotten_before_the_next(tmp_path: Path) -> None:
+    left(0).write(tmp_path)
+    Failure((Exit(0, 1, 1, 5),)).write(tmp_path)
+    (tmp_path / "launcher.pid").write_text("1")
+    assert read_outcomes(tmp_path) and read_failure(tmp_path)
+    clear(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["launcher.pid"]
+
+
+def test_a_kill_by_the_kernel_is_told_with_its_limit() -> None:
+    verdict = first_failure([Exit(1, 2, -9, 5)], {1: Outcome(1, 2, "null:1", 1.0)})
+    assert verdict is not None
+    assert describe(verdict, 2, None, "was killed by the kernel for memory: its cgroup's limit is 4.0 GiB (memory.max)") == [
+        "hwal: rank 1 of 2 on null:1 was killed by the kernel for memory: its cgroup's limit is 4.0 GiB (memory.max)"
+    ]
+    assert "someone did" in describe(verdict, 2, None)[0]
 
 
 def test_nothing_failed() -> None:
