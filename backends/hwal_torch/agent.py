@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +16,21 @@ from hwal.env import ROUND, STATE_DIR
 from hwal.launch.outcome import Exit, describe, first_failure, read_outcomes
 from hwal.preempt import blocked
 
+RESTARTS = "restarts"  # in the state folder: a line about each failure after which the world was started again
+
 
 class Agent(LocalElasticAgent):
-    """Starts, watches and restarts the ranks of one machine.
+    """Starts, watches and restarts the ranks of one machine."""
 
-    Attributes:
-        restarts: one line about each failure after which the world was started again.
-    """
+    _last: RunResult | None = None
+    _round: int | None = None
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.state_dir = Path(os.environ[STATE_DIR])
-        self.restarts: list[str] = []
-        self._last: RunResult | None = None
-        self._round: int | None = None
-        agents.append(self)
+    @cached_property
+    def _state_dir(self) -> Path:
+        return Path(os.environ[STATE_DIR])
 
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
-        for path in self.state_dir.glob("rank-*.json"):  # of a world before, whose ranks may have had other numbers
+        for path in self._state_dir.glob("rank-*.json"):  # of a world before, whose ranks may have had other numbers
             path.unlink()
         handler: Any = worker_group.spec.rdzv_handler
         if hasattr(handler, "_bootstrap_store_info"):
@@ -70,7 +68,7 @@ class Agent(LocalElasticAgent):
         return RunResult(state=WorkerState.HEALTHY)
 
     def _stopped_for_another(self) -> bool:
-        left = read_outcomes(self.state_dir).values()
+        left = read_outcomes(self._state_dir).values()
         if not left or not all(outcome.preempted for outcome in left):
             return False
         waiting = self._worker_group.spec.rdzv_handler.num_nodes_waiting()
@@ -80,7 +78,8 @@ class Agent(LocalElasticAgent):
         if self._last is not None and self._last.state in (WorkerState.FAILED, WorkerState.UNHEALTHY):
             most = worker_group.spec.max_restarts
             why = self._why(self._last, worker_group.workers[0].world_size)
-            self.restarts.append(why)
+            with (self._state_dir / RESTARTS).open("a", encoding="utf-8") as file:
+                file.write(f"{why}\n")
             self._start_again(why, worker_group, f"restart {most - self._remaining_restarts} of {most}")
         else:
             self._start_again("hwal: another machine is there", worker_group)
@@ -91,12 +90,14 @@ class Agent(LocalElasticAgent):
 
     def _why(self, result: RunResult, size: int) -> str:
         exits = [exit_of(rank, failure) for rank, failure in sorted(result.failures.items())]
-        verdict = first_failure(exits, read_outcomes(self.state_dir))
+        verdict = first_failure(exits, read_outcomes(self._state_dir))
         return describe(verdict, size, None)[0] if verdict is not None else "hwal: a rank failed"
 
 
-agents: list[Agent] = []
-"""The agent of this process, once torchrun has made it."""
+def restarts(state_dir: Path) -> tuple[str, ...]:
+    """What the agent left about the failures before the last."""
+    path = state_dir / RESTARTS
+    return tuple(path.read_text(encoding="utf-8").splitlines()) if path.exists() else ()
 
 
 def exit_of(rank: int, failure: Any) -> Exit:

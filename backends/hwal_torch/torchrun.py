@@ -41,7 +41,7 @@ def _launch(argv: Sequence[str], state_dir: Path) -> Failure | None:
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
         from torch.distributed.launcher import api
 
-        from hwal_torch.agent import Agent, agents, exit_of
+        from hwal_torch.agent import Agent, exit_of, restarts
     except ImportError as error:
         return Failure(agent=f"torch cannot be imported: {error}\n  try:   pip install 'hwal[torch]'", usage=True)
     logging.disable(logging.ERROR)  # in this process only: what it would say, hwal says in a few lines
@@ -63,7 +63,7 @@ def _launch(argv: Sequence[str], state_dir: Path) -> Failure | None:
         run.run(args)
     except ChildFailedError as error:
         exits = tuple(exit_of(rank, failure) for rank, failure in sorted(error.failures.items()))
-        return Failure(exits, tuple(line for agent in agents for line in agent.restarts))
+        return Failure(exits, restarts(state_dir))
     except Exception as error:
         return Failure(agent=_explain(error, args))
     return None

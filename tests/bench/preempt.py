@@ -53,12 +53,12 @@ def main():
                 rt.backward(torch.nn.functional.mse_loss(model(x).squeeze(1), y))
                 if rt.step(optimizer) and rt.steps_done % 5 == 0:
                     rt.save()
-                time.sleep(0.03)
+                time.sleep(0.08)
             scheduler.step()
             total = count = 0
             for x, y in rt.feed(loader, train=False):
                 total, count = total + float((model(x).squeeze(1) - y).square().sum()), count + len(y)
-                time.sleep(0.03)
+                time.sleep(0.08)
             rt.log(error=rt.mean(total, count))
             time.sleep(0.1)
 if __name__ == "__main__":

@@ -149,3 +149,25 @@ def test_a_machine_that_comes_makes_a_larger_world(make: Callable[[str], Run], w
         assert code == 0, said
     assert "2 rank(s) on 2 machines" in first.said + second.said
     check(run, whole)
+
+
+def test_a_machine_that_was_given_up_takes_its_ranks_back(make: Callable[[str], Run], whole: list[float]) -> None:
+    """Its agent stood still for a while, and the next machine went on without it: two worlds must not train in one folder."""
+    run = make(SCRIPT)
+    port, flags = meeting()
+    rendezvous = torch.distributed.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, multi_tenant=True)
+    first = machine(run, "a", f"{flags} {QUICK}1")
+    first.wait_for("waits at world 1")
+    (agent,) = (run.folder / "tmp" / "a").glob("hwal-*/agent.pid")
+    os.kill(int(agent.read_text()), signal.SIGSTOP)
+    second = machine(run, "b", f"{flags} {QUICK}1")
+    wait_for(lambda: "waits at world 1" in second.said, 60)
+    os.kill(int(agent.read_text()), signal.SIGCONT)
+    wait_for(lambda: "have not heard of this one, and went on without it" in first.said, 60)
+    wait_for(lambda: "waits at world 2" in first.said + second.said, 60)
+    (run.folder / "met").touch()
+    for process in (first, second):
+        code, said = finish(process, 90)
+        assert code == 0, said
+    check(run, whole)
+    del rendezvous
