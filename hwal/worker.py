@@ -98,7 +98,7 @@ def main(argv: Sequence[str]) -> int:
         if not _started:
             _never_started(name_of(argv), world)
     except BaseException as raised:
-        error = raised
+        error = _explained(raised) if isinstance(raised, Exception) else raised
     stop.at_once = False  # what is left to do takes a moment
     ending = _ending(error, name_of(argv), world)
     if ending.code == EXIT_OK:
@@ -117,6 +117,17 @@ def main(argv: Sequence[str]) -> int:
             end_forgotten(error)
     stop.uninstall()
     return ending.code
+
+
+def _explained(error: Exception) -> Exception:
+    """What the Runtime says of an error that left the script without passing `with hwal.start()`, which would have asked it."""
+    for runtime in _started:
+        if not runtime.ended:
+            try:
+                runtime.__exit__(type(error), error, error.__traceback__)
+            except HwalError as told:
+                return told
+    return error
 
 
 def end_forgotten(error: BaseException | None = None) -> None:

@@ -15,6 +15,7 @@ from hwal.display import size
 from hwal.errors import ShortageError
 from hwal.host import Host
 from hwal.plan.strategy import OFFLOAD, is_sharded
+from hwal_torch.blocks import find_blocks
 from hwal_torch.estimate import estimate
 from hwal_torch.shards import local
 from hwal_torch.units import Unit
@@ -117,9 +118,10 @@ def _advice(rt: SharedTorchRuntime, unit: Unit | None, text: str) -> str:
         parts.append("--grad-checkpoint (activations are computed twice)")
     if not is_sharded(strategy) and rt.job.caps.sharding and not (on_host and rt.world_size == 1):
         world = max(rt.world_size, 2)
-        need = estimate(rt.models, rt.optimizers) if rt.models else None
-        shares = f" ({size(need.sharded(world))} of state a rank, not {size(need.total)})" if need else ""
-        parts.append(f"{'' if rt.world_size > 1 else '-n 2 '}--strategy fsdp:full{shares}")
+        need = estimate(rt.models, rt.optimizers, [find_blocks(m, rt.job.plan.wrap) for m in rt.models]) if rt.models else None
+        if need is not None and (share := need.sharded(world)) < need.total:
+            shares = f"{size(share)} of state a rank, not {size(need.total)}"
+            parts.append(f"{'' if rt.world_size > 1 else '-n 2 '}--strategy fsdp:full ({shares})")
     if is_sharded(strategy) and not strategy.endswith(OFFLOAD) and not on_host:
         parts.append(f"--strategy {strategy}{OFFLOAD} (shards wait in the host's memory)")
     if unit is not None and rt.job.plan.precision.value in ("fp32", "tf32"):
