@@ -22,6 +22,7 @@ from hwal.launch.framework import framework_of, read_source
 from hwal.launch.world import read_world
 from hwal.plan import make_plan
 from hwal.plan.given import choice_of, read_plan
+from hwal.plan.world import at_world
 from hwal.rundir import choose_run_dir, is_new, make_run_dir
 from hwal.strategy_file import take_file
 from hwal.survey import Survey, survey
@@ -169,6 +170,9 @@ def _plan(request: Request, found: Survey, source: str | None, world: World) -> 
             raise UsageError(
                 f"no backend {plan.backend!r} is installed here", where=f"--plan {request.plan}", hint="hwal devices"
             )
+        machines = elastic.nodes(request.engine_arguments) if world.launcher == "none" else world.nodes
+        if machines is not None:  # else the ranks see how many there are
+            plan = at_world(plan, request.settings, machines, found.backends[plan.backend].caps)
         return choice, plan
     framework = framework_of(source, request.script, request.framework)
     choice = choose(found.target, found.probes, found.backends)
