@@ -31,6 +31,20 @@ class MetricsFile:
         if self._waiting:
             self.attempt(self._write)
 
+    def take_back(self, line: str) -> None:
+        """Removes the last line, which is that one, from the file or from what waits for it."""
+        data = f"{line}\n".encode()
+        if self._waiting.endswith(data):
+            self._waiting = self._waiting[: -len(data)]
+        elif not self._waiting:
+            self.attempt(lambda: self._shorten(data))
+
+    def _shorten(self, data: bytes) -> None:
+        with self._path.open("r+b") as file:
+            start = file.seek(0, os.SEEK_END) - len(data)
+            if start >= 0 and file.seek(start) == start and file.read() == data:
+                file.truncate(start)
+
     def attempt(self, action: Callable[[], None]) -> None:
         """Does something with the file; what the system has against it is told once."""
         try:

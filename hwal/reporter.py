@@ -230,13 +230,12 @@ class Reporter:
             self._flushed.set()
 
     def _closed(self, line: Line) -> list[str]:
-        """The line, to be written. One that was in the file when the run went on stays there, or gives way if it changed."""
+        """The line, to be written. One that is in the file already stays there, or gives way if it has changed since."""
         before, self._written = self._written, None
         if before == line.logged:
             return []
-        if before is not None and self.run_dir is not None and self._file is not None:
-            path = self.run_dir / FILE
-            self._file.attempt(lambda: _cut(path, line.step - 1))
+        if before is not None and self._file is not None:
+            self._file.take_back(line._replace(logged=before).line())
         return [line.line()]
 
     def _merge(self, values: dict[str, Any]) -> None:

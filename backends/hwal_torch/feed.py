@@ -21,15 +21,20 @@ from hwal_torch.streams import read_whole
 from hwal_torch.units import Unit
 
 
-def read(loader: DataLoader[Any], reading: Reading, say: Callable[[str], None]) -> Iterator[Fed]:
-    """Yields (unit, collated rows) for this rank. Raises ScriptError for a loader that cannot be cut."""
+def read(
+    loader: DataLoader[Any], reading: Reading, say: Callable[[str], None], tick: Callable[[], None] = lambda: None
+) -> Iterator[Fed]:
+    """Yields (unit, collated rows) for this rank. Raises ScriptError for a loader that cannot be cut.
+
+    `tick` is called for each batch that is read only to come to the place where a run goes on.
+    """
     if not isinstance(loader, DataLoader):
         raise ScriptError(
             f"rt.feed() takes a torch DataLoader, not a {type(loader).__name__}",
             hint="DataLoader(dataset, batch_size=GLOBAL_BATCH, shuffle=True)",
         )
     if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
-        return read_whole(loader, reading, say)
+        return read_whole(loader, reading, say, tick)
     return _read_indexed(loader, reading)
 
 

@@ -251,7 +251,7 @@ class SharedTorchRuntime(TorchRuntime):
 
     def _micro_batches(self, data: Any, reading: Reading) -> Iterator[Any]:
         gradients, at, pulse = self.gradients, self.progress, self.pulse
-        for unit, batch in read(data, reading, self.say_once):
+        for unit, batch in read(data, reading, self.say_once, pulse.tick):
             if unit.part is not None:
                 self._seed_part(unit.part)
             self.strategy.sync(unit)

@@ -43,11 +43,10 @@ class Search:
         rt = self._rt
         batch = rt.job.settings.global_batch or getattr(data, "batch_size", None)
         key = self._key(batch)
-        if self.tried is None or self.tried.key != key:
-            share = None if batch is None else -(-batch // rt.world_size)
-            self.tried = rt.channel.ask(lambda: self._known(key, share))
-            self._take()
-        elif self.tried.next() != self.tried.trying:
+        share = None if batch is None else -(-batch // rt.world_size)
+        before = self.tried  # rank 0 compares keys: those of machines that are not alike differ
+        self.tried = rt.channel.ask(lambda: before if before and before.key == key else self._known(key, share))
+        if before != self.tried or self.tried.next() != self.tried.trying:
             self._take()
 
     def step(self) -> bool:

@@ -19,7 +19,9 @@ from hwal_torch.seeding import mix, seed_host
 from hwal_torch.units import Unit
 
 
-def read_whole(loader: DataLoader[Any], reading: Reading, say: Callable[[str], None]) -> Iterator[Fed]:
+def read_whole(
+    loader: DataLoader[Any], reading: Reading, say: Callable[[str], None], tick: Callable[[], None]
+) -> Iterator[Fed]:
     """Yields (unit, collated rows) for this rank. Raises ScriptError for batches that cannot be cut, or joined."""
     if reading.cut.world > 1:
         say(f"every rank reads the whole data set and keeps its slice: {reading.cut.world} times the reading (rt.feed)")
@@ -39,6 +41,7 @@ def read_whole(loader: DataLoader[Any], reading: Reading, say: Callable[[str], N
     batches = iter(again) if loader.num_workers else _drawing_alike(again, reading)
     for _ in range(reading.skip):  # what was read before is read again
         next(batches, None)
+        tick()
     for fed in map(kind.cut, regrouped(batches, reading, kind.rows, kind.join)) if reading.regroups else batches:
         yield from fed
 

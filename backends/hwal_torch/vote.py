@@ -5,7 +5,8 @@ they count in the world's store. Only once one of them has been asked to end doe
 
 - a rank counts itself in when it begins an evaluation, and out when it leaves it;
 - at its next batch after one has asked, if all are in, it says so and waits until each of the others has said so or is out;
-- if all have said so, all end here; if one was out before it could, nobody does, and the next step or `rt.mean` decides.
+- if all have said so, all end here; if one was out before it could, or does not come for some seconds, since it waits for the
+  others in an `rt.mean` of the script's say, nobody does, and that or the next step decides. The first to know writes it down.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from torch.distributed import Store  # type: ignore[attr-defined]
 
 PAUSE = 0.002  # seconds between two looks at what the others say
+WAIT = 2.0  # seconds for the others to come to their next batch
 
 
 class Vote:
@@ -45,14 +47,19 @@ class Vote:
             return False
         self._over = True
         self._count("here")
+        until = time.monotonic() + WAIT
         while True:
             gone = self._count("out", 0)  # before the others: one that ends here leaves too
             here = self._count("here", 0)
             if here == self._world:
-                return True
-            if here + gone >= self._world:
-                return False
+                return self._verdict("yes")
+            if here + gone >= self._world or time.monotonic() > until:
+                return self._verdict("no")
             time.sleep(PAUSE)
+
+    def _verdict(self, word: str) -> bool:
+        """Whether it is yes: this rank's word, unless another's was there before."""
+        return bool(self._store.compare_set(f"{self._name}/verdict", "", word) == b"yes")
 
     def leave(self) -> None:
         """This rank's evaluation is over."""

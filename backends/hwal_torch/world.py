@@ -37,12 +37,13 @@ def join(world: World, collectives: str, device: torch.device, timeout: float | 
             store=PrefixStore("group", store),
             rank=world.rank,
             world_size=world.size,
-            timeout=timedelta(seconds=max(deadline - time.monotonic(), 5)),
+            timeout=COLLECTIVES,
         )
         seen = torch.zeros(world.size, device=device)
         seen[world.rank] = 1
-        dist.all_reduce(seen)
-        dist.distributed_c10d._set_pg_timeout(COLLECTIVES)
+        proof = dist.all_reduce(seen, async_op=True)
+        assert proof is not None
+        proof.wait(timedelta(seconds=max(deadline - time.monotonic(), 5)))
     except (RuntimeError, dist.DistError) as error:
         raise WorldError(
             f"rank {world.rank} of {world.size}: the ranks found each other but could not exchange data",

@@ -40,10 +40,11 @@ class Seen:
 
 def stalled(world: Mapping[int, Seen]) -> bool:
     """Whether the run is stuck. Ranks that only wait are not, while one of the others is at what takes long by nature; nor is,
-    by the limits that hold by default, a run in which nobody waits for anybody, for half an hour."""
-    waited = any(seen.waits for seen in world.values())
-    if any(seen.stalled and (waited or seen.beat.firm or seen.idle >= LONG) for seen in world.values() if not seen.waits):
-        return True
+    by the limits that hold by default, a run in which nobody has waited as long for it, for half an hour."""
+    waited = max((seen.idle for seen in world.values() if seen.waits), default=-1.0)
+    for seen in world.values():
+        if seen.stalled and not seen.waits and (seen.beat.firm or seen.idle >= LONG or waited >= (seen.beat.limit or 0.0)):
+            return True
     held = any(seen.beat.announced and not seen.waits and not seen.stalled for seen in world.values())
     return not held and any(seen.stalled and seen.waits for seen in world.values())
 

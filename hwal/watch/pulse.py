@@ -32,6 +32,10 @@ class Pulse:
         self.count = 0
         self.source: Any = None
 
+    def tick(self) -> None:
+        """There was progress."""
+        self.count += 1
+
     @contextmanager
     def during(self, phase: str) -> Iterator[None]:
         """A phase that then ends where it began."""

@@ -121,6 +121,8 @@ def test_by_default_only_what_others_wait_for_ends_a_run() -> None:
     assert not judge.stalled({1: Seen(mild)})
     assert not judge.stalled({0: Seen(replace(mild, rank=0)), 1: Seen(mild)})
     assert judge.stalled({0: Seen(WAITS), 1: Seen(mild)})
+    just_come = replace(WAITS, idle=2.0)  # all were long at something, and the first is done
+    assert not judge.stalled({0: Seen(just_come), 1: Seen(mild)})
     assert judge.stalled({1: Seen(replace(mild, idle=LONG))})
     assert judge.stalled({1: Seen(STUCK)})
     assert judge.slow(1, {0: Seen(WAITS), 1: Seen(mild)}) == (

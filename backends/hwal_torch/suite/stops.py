@@ -22,8 +22,8 @@ from hwal_torch.suite.jobs import Net, Trial, loader_of, loss_of
 TRIAL = Trial(text=True)  # 4 steps an epoch, 3 epochs
 LAST = 12
 MOMENTS = ("accumulation", "step", "schedule", "evaluation", "mean", "barrier", "saving")
-EVALUATIONS = ("by one rank", "left early", "of one row")
-"""Evaluations that the ranks do not go through together."""
+EVALUATIONS = ("by one rank", "left early", "of one row", "with a mean each batch")
+"""Evaluations that the ranks do not go through together, and one in which they wait for each other within a batch."""
 
 
 def job(rt: TorchRuntime, moment: str, evaluations: str = "", again: bool = False) -> list[str]:
@@ -62,6 +62,8 @@ def job(rt: TorchRuntime, moment: str, evaluations: str = "", again: bool = Fals
             with torch.no_grad():
                 batch_sum, batch_count = loss_of(model, batch)
             total, count = total + float(batch_sum), count + float(batch_count)
+            if evaluations == "with a mean each batch":
+                rt.mean(batch_sum, batch_count)
             if evaluations == "left early" and number == rt.rank:
                 break
         now("mean")
