@@ -143,8 +143,11 @@ class Gradients:
 
     def apply(self, optimizer: torch.optim.Optimizer, clip: float | None, strategy: Strategy) -> None:
         """Divides, unscales, clips and updates the parameters of one optimizer, and clears their gradients."""
-        if clip is not None and not clip > 0:
-            raise ScriptError(f"rt.step(clip={clip}): the largest norm must be above 0", hint="leave clip out to clip nothing")
+        if clip is not None and not (isinstance(clip, int | float) and clip > 0):
+            raise ScriptError(
+                f"rt.step(clip={clip}): the largest norm must be above 0",
+                hint="leave clip out to clip nothing; one optimizer a call",
+            )
         parameters = [p for group in optimizer.param_groups for p in group["params"]] if clip or not self._whole else []
         gradients = [p.grad for p in parameters if p.grad is not None]
         scaler = self._scaler if gradients else None  # it refuses an optimizer without any gradient

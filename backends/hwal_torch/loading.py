@@ -190,7 +190,9 @@ def _load_state(rt: SharedTorchRuntime, folder: Path) -> None:
     for kind, objects in (("models", rt.models), ("optimizers", rt.optimizers), ("schedulers", rt.schedulers)):
         if len(document[kind]) != len(objects):
             raise CheckpointError(
-                f"the checkpoint holds {len(document[kind])} {kind}, rt.prepare() was given {len(objects)}", where=str(folder)
+                f"the checkpoint holds {len(document[kind])} of the {kind}, rt.prepare() was given {len(objects)}",
+                where=str(folder),
+                hint="give rt.prepare() what was saved, or start anew without --resume",
             )
     with Reader(folder, STATE) as reader:
         optimizers = document.pop("optimizers")
@@ -232,7 +234,9 @@ def _load_optimizer(
     """By name: groups and parameters may stand in another order than when they were saved."""
     if saved["class"] != type(optimizer).__name__:
         raise CheckpointError(
-            f"the checkpoint's optimizer is {saved['class']}, this run's is {type(optimizer).__name__}", where=str(folder)
+            f"the checkpoint's optimizer is {saved['class']}, this run's is {type(optimizer).__name__}",
+            where=str(folder),
+            hint="the optimizer that was saved, or start anew without --resume",
         )
     here = [name for group in groups for name in group]
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]

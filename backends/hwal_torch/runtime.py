@@ -333,6 +333,10 @@ class SharedTorchRuntime(TorchRuntime):
             raise ScriptError("rt.step() outside of a training feed", hint="for batch in rt.feed(loader): …")
         if not unit.last:
             return False
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise ScriptError(
+                f"rt.step() takes one optimizer, not a {type(optimizer).__name__}", hint="rt.step(one); rt.step(other)"
+            )
         gradients = self.gradients
         first = gradients.waiting  # a second optimizer steps on the same gradients, which are reduced already
         if first:

@@ -27,7 +27,12 @@ WHERE = (
     Setting("engine_args", str, "'…'", "handed to the engine as they are"),
     Setting("framework", str, "F", "torch or keras (default: what SCRIPT imports)"),
     Setting("dry_run", switch, "", "print what would be started, as JSON, and stop"),
-    Setting("plan", str, "FILE", "do what this file says: a run's plan.json, or the output of --dry-run"),
+    Setting(
+        "plan",
+        str,
+        "FILE",
+        "devices, processes, precision and strategy as in this file: a plan.json, or what --dry-run printed",
+    ),
 )
 RECIPE = (
     Setting("model", str, "M", "tiny, small, gpt2, or the folder of a transformers model or config (default tiny)"),

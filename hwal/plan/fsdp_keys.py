@@ -82,14 +82,15 @@ class Keys:
         self._values: dict[str, Any] = {}
         self._spelled: dict[str, str] = {}  # key without its prefix -> as the file has it
         self._notes: list[str] = []
-        outer = self._object(document, "the file")
+        outer = _trainers(self._object(document, "the file"), file)
         inner = self._object(outer.get("fsdp_config") or {}, "fsdp_config")
         for key, value in (*((key, value) for key, value in outer.items() if key != "fsdp_config"), *inner.items()):
             known = str(key).removeprefix(PREFIX)
             if known in self._spelled:
                 raise self.contradiction(self._spelled[known], str(key))
             self._values[known], self._spelled[known] = value, str(key)
-        if str(outer.get("distributed_type")).upper() != "FSDP" and not {*TAKEN, *IMPLIED, *ELSEWHERE} & set(self._values):
+        says = str(outer.get("distributed_type")).upper() == "FSDP" or bool(inner)
+        if not says and not {*TAKEN, *IMPLIED, *ELSEWHERE} & set(self._values):
             raise UsageError(
                 "the file configures no FSDP",
                 where=f"--strategy {file}",
@@ -176,3 +177,35 @@ class Keys:
         if not isinstance(value, Mapping):
             raise UsageError(f"{what} is no mapping of keys to values", where=f"--strategy {self.file}")
         return value
+
+
+WORDS: Mapping[str, tuple[str, Any]] = {
+    **{name: ("sharding_strategy", name.upper()) for name in ("full_shard", "shard_grad_op", "no_shard")},
+    **{name: ("sharding_strategy", name.upper()) for name in ("hybrid_shard", "hybrid_shard_zero2")},
+    "offload": ("offload_params", True),
+    "auto_wrap": ("auto_wrap_policy", None),  # by class or size, as fsdp_config says: so it is anyway
+}
+"""Word of the Trainer's argument --fsdp -> the key that says the same, and its value."""
+
+
+def _trainers(outer: Mapping[str, Any], file: str) -> dict[str, Any]:
+    """A file of the Trainer's arguments with `fsdp`, `bf16` and `fp16` under the names that accelerate has for them."""
+    keys = dict(outer)
+    said = keys.pop("fsdp", None)
+    if said is None:
+        return keys
+    for word in said if isinstance(said, list) else str(said).split():
+        if word not in WORDS:
+            near = nearest(str(word), WORDS)
+            raise UsageError(
+                f"fsdp says {word!r}; it may say {', '.join(WORDS)}",
+                where=f"{file}: fsdp",
+                hint=f"did you mean {near}?" if near else None,
+            )
+        key, value = WORDS[word]
+        if value is not None:
+            keys[key] = value
+    for precision in ("bf16", "fp16"):
+        if keys.pop(precision, False):
+            keys["mixed_precision"] = precision
+    return keys

@@ -10,7 +10,6 @@ from hwal.env import Settings
 from hwal.errors import PlanError
 from hwal.plan.world import at_world
 from hwal.values import Caps, Decision, Plan
-
 from tests.launch.plans import plan
 
 CAPS = Caps(frameworks=("torch",), collectives="gloo", sharding=True)

@@ -378,3 +378,22 @@ def test_the_examples_are_read_as_accelerate_reads_them(tmp_path: Path) -> None:
     path = tmp_path / "f.yaml"
     path.write_text(ACCELERATE)
     assert load_config_from_file(str(path)).fsdp_config["fsdp_sharding_strategy"] == "FULL_SHARD"
+
+
+@pytest.mark.parametrize(
+    ("fsdp", "strategy"),
+    [
+        ("full_shard auto_wrap offload", "fsdp:full+offload"),
+        ("shard_grad_op", "fsdp:grad-op"),
+        (["hybrid_shard", "auto_wrap"], "fsdp:hybrid"),
+        ("no_shard", "ddp"),
+    ],
+)
+def test_the_trainers_own_argument(fsdp: Any, strategy: str) -> None:
+    file = read({"fsdp": fsdp, "bf16": True, "fsdp_config": {"transformer_layer_cls_to_wrap": ["Block"]}})
+    assert (file.strategy, file.precision, file.wrap) == (strategy, "bf16", Wrap(("Block",)))
+
+
+def test_a_mistyped_key_that_is_the_only_one() -> None:
+    file = read({"fsdp_config": {"fsdp_shardng_strategy": "SHARD_GRAD_OP"}})
+    assert any("did you mean" in note and "sharding_strategy" in note for note in file.notes)

@@ -27,6 +27,8 @@ MISUSES = (
     "steps without a backward",
     "goes back twice",
     "never steps",
+    "steps two at once",
+    "steps with another",
 )
 
 

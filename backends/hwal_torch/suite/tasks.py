@@ -210,6 +210,10 @@ def misuse(rt: TorchRuntime, kind: str) -> None:
             rt.backward(loss)
         if kind == "goes back twice":
             rt.backward(loss_of(model, batch))
+        if kind == "steps two at once":
+            rt.step([optimizer, optimizer])
+        if kind == "steps with another":
+            rt.step(optimizer, optimizer)  # type: ignore[arg-type]
         if kind != "never steps":
             rt.step(optimizer)
 
