@@ -111,7 +111,7 @@ def restore(rt: SharedTorchRuntime) -> None:
             hint="--resume on a file system that all machines share",
         ) from None
     rt.resume_at(found.manifest.position, found.manifest.metrics)
-    rt.global_batch = found.manifest.about.get("global_batch")
+    rt.global_batch, rt.batches = (found.manifest.about.get(name) for name in ("global_batch", "batches"))
     rt.say(f"resumed {found.folder} at step {found.manifest.position.step}{_told(rt, found.manifest)}")
 
 

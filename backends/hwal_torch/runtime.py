@@ -35,7 +35,7 @@ from hwal_torch.reading import Reading, length
 from hwal_torch.searching import Search
 from hwal_torch.seeding import HostRandom, mix, seed_host
 from hwal_torch.stopping import Ending
-from hwal_torch.trouble import never_stepped
+from hwal_torch.trouble import never_stepped, other_batch
 from hwal_torch.units import Cut, Unit
 from hwal_torch.watching import explain, watch
 
@@ -49,6 +49,7 @@ class SharedTorchRuntime(TorchRuntime):
         models, optimizers, schedulers: what prepare was given, each in its order.
         held: of each model, the names of the tensors that its modules hold besides their state.
         global_batch: rows of a global batch, as the last training feed had it; None before, and where the data set decides.
+        batches: how many of them that feed had; None before, and where nobody knows.
         decided: what of the plan prepare decided. search: of the micro-batch, under auto.
         fused_optimizers: whether Adam and AdamW are faster here in their fused kernel.
     """
@@ -68,6 +69,7 @@ class SharedTorchRuntime(TorchRuntime):
         self.empties = Empties()
         self.held: list[frozenset[str]] = []
         self.global_batch: int | None = None
+        self.batches: int | None = None
         self._told: set[str] = set()
         self._unit: Unit | None = None
         self._left: Unit | None = None  # the forward in which the script left a feed
@@ -213,8 +215,9 @@ class SharedTorchRuntime(TorchRuntime):
         if self.job.settings.global_batch is not None:
             size = getattr(data, "batch_size", None)
             self.say_once(f"--global-batch {self.job.settings.global_batch} in place of the loader's {size}")
-        self._check_batch(data, skip)
-        self.reporter.total_steps = at.steps_in_all(length(data, self.job.settings.global_batch))
+        batches = length(data, self.job.settings.global_batch)
+        self._check_batch(data, skip, batches)
+        self.reporter.total_steps = at.steps_in_all(batches)
         self.host_random.rest(mix(at.seed, 2, self.rank, at.epoch, at.feed))
         self._seed_step()
         self.reporter.begin()
@@ -235,19 +238,18 @@ class SharedTorchRuntime(TorchRuntime):
         at.end_feed()
         self.ending.turn()
 
-    def _check_batch(self, data: Any, skip: int) -> None:
+    def _check_batch(self, data: Any, skip: int, batches: int | None) -> None:
         """A pass that stopped within is skipped by global batches: they must be those that were trained on."""
         size = self.job.settings.global_batch or getattr(data, "batch_size", None)
         before, self.global_batch = self.global_batch, size
+        before_all, self.batches = self.batches, batches
         if self.gradients.count is None and before and size and before != size:  # a run that was just resumed
             self.say(f"the global batch is {size} now, {before} when the checkpoint was saved: the curve goes on as another")
+        elif self.gradients.count is None and before_all and batches and before_all != batches:
+            self.say(f"a pass over the data has {batches} batches now, {before_all} when the checkpoint was saved")
         done = self.progress.samples_in_feed
         if skip and size and not (skip - 1) * size < done <= skip * size:
-            raise ScriptError(
-                f"the checkpoint stands after {skip} batches of {done / skip:g} samples in this pass, the batch now has {size}",
-                why="samples would be trained on twice, or left out",
-                hint="resume with the same global batch, or from a checkpoint that was saved between two epochs",
-            )
+            raise other_batch(skip, done, size)
 
     def _micro_batches(self, data: Any, reading: Reading) -> Iterator[Any]:
         gradients, at, pulse = self.gradients, self.progress, self.pulse

@@ -185,6 +185,7 @@ def _about(rt: SharedTorchRuntime) -> dict[str, Any]:
         "strategy": rt.strategy_decision.value,
         "virtual_ranks": rt.job.settings.virtual_ranks or "none",
         "global_batch": rt.global_batch,
+        "batches": rt.batches,
     }
 
 

@@ -32,3 +32,12 @@ def never_stepped() -> ScriptError:
         why="its gradients would leak into the next one",
         hint="call rt.step(optimizer) after every rt.backward(loss); it knows when the global batch is complete",
     )
+
+
+def other_batch(skip: int, done: int, size: int) -> ScriptError:
+    """The error for a run that goes on within a pass whose `skip` batches, of `done` samples, were not of `size`."""
+    return ScriptError(
+        f"the checkpoint stands after {skip} batches of {done / skip:g} samples in this pass, the batch now has {size}",
+        why="samples would be trained on twice, or left out",
+        hint="resume with the same global batch, or from a checkpoint that was saved between two epochs",
+    )

@@ -169,6 +169,8 @@ def test_what_makes_another_curve_is_told(tmp_path: Path) -> None:
     assert "the global batch is 7 now, 8 when the checkpoint was saved: the curve goes on as another" in lines
     (lines,) = results(1, said, replace(trial, epochs=2), folder=tmp_path / "same", settings=replace(resumed, virtual_ranks=2))
     assert not any("virtual ranks" in line or "global batch" in line for line in lines), lines
+    (lines,) = results(1, said, replace(trial, epochs=2, rows=40), folder=tmp_path / "more", settings=resumed)
+    assert "a pass over the data has 5 batches now, 4 when the checkpoint was saved" in lines, lines
 
 
 @slow
