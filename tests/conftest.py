@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -22,3 +23,10 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         if name.startswith(LAUNCHERS) or name in WORLD:
             monkeypatch.delenv(name)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def hangups_are_noticed() -> None:
+    """Under nohup SIGHUP is ignored, here and in all that the tests start."""
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
