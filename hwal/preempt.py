@@ -67,6 +67,12 @@ def release() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers())
 
 
+def ignore() -> None:
+    """The run has had its last word: a signal changes nothing in what is left of this process."""
+    for number in numbers():
+        signal.signal(number, signal.SIG_IGN)
+
+
 def linger() -> None:
     """In a process that works for a run's own: what asks a run to end may reach all of its processes (Ctrl-C in a terminal, a
     scheduler), and must not take this one from a step that is being ended. SIGTERM, by which a parent ends it, does so later.
@@ -90,11 +96,13 @@ class StopRequest:
     Attributes:
         name: of the first signal; None before.
         at_once: whether there is nothing to lose yet: the first one ends the script right where it is.
+        too_late: whether the script has ended: the first one changes nothing.
     """
 
     def __init__(self, at_once: bool = False) -> None:
         self.name: str | None = None
         self.at_once = at_once
+        self.too_late = False
         self._before: dict[int, Any] = {}
         self._pid = 0
         self._at = 0.0
@@ -130,7 +138,8 @@ class StopRequest:
         self.name = signal.Signals(number).name
         if self.at_once:
             raise Preempted(signal=self.name)
-        _write(f"\nhwal: {self.name}: saving after this step; once more ends at once\n")
+        if not self.too_late:
+            _write(f"\nhwal: {self.name}: saving after this step; once more ends at once\n")
 
 
 def _write(text: str) -> None:

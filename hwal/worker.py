@@ -25,7 +25,7 @@ from hwal.launch.script import install_excepthook, name_of, run_script, told, tr
 from hwal.launch.station import Station
 from hwal.launch.terminal import outlive_terminal
 from hwal.launch.world import read_world
-from hwal.preempt import StopRequest, nothing_to_save, rank_code, release
+from hwal.preempt import StopRequest, ignore, nothing_to_save, rank_code, release
 from hwal.runtime import KerasRuntime, Runtime, TorchRuntime
 from hwal.values import Plan, Process, World
 
@@ -75,8 +75,8 @@ class Ending:
     of_world: bool = False
 
 
-def main(argv: Sequence[str]) -> int:
-    """Runs the script in this rank's place, and returns the exit code."""
+def main(argv: Sequence[str], last: bool = False) -> int:
+    """Runs the script in this rank's place, and returns the exit code. `last`: the process ends with it."""
     station: Station | None = None
     error: BaseException | None = None
     world = World()
@@ -99,7 +99,7 @@ def main(argv: Sequence[str]) -> int:
             _never_started(name_of(argv), world)
     except BaseException as raised:
         error = _explained(raised) if isinstance(raised, Exception) else raised
-    stop.at_once = False  # what is left to do takes a moment
+    stop.at_once, stop.too_late = False, True
     ending = _ending(error, name_of(argv), world)
     if ending.code == EXIT_OK:
         try:
@@ -115,7 +115,8 @@ def main(argv: Sequence[str]) -> int:
     if ending.code != EXIT_OK:
         with suppress(Exception):  # the first error is the one that counts
             end_forgotten(error)
-    stop.uninstall()
+    if not last:
+        stop.uninstall()
     return ending.code
 
 
@@ -214,4 +215,5 @@ if __name__ == "__main__":
     # The script imports hwal.worker by name: that module, not this copy called __main__, must hold the runtimes.
     from hwal.worker import main as run_worker
 
-    sys.exit(run_worker(sys.argv[1:]))
+    atexit.register(ignore)  # the first to be registered is the last to be called; what comes then takes torch a moment
+    sys.exit(run_worker(sys.argv[1:], last=True))

@@ -57,8 +57,8 @@ def run(launch: Launch, environ: Mapping[str, str]) -> int:
                     break
                 _say(told)
                 outcome.clear(state_dir)
-        resumed = command.env.get(RESUME) or environ.get(RESUME)
-        return _conclude(code, command, resumed, state_dir, logs, signals, starts.killed())
+            resumed = command.env.get(RESUME) or environ.get(RESUME)
+            return _conclude(code, command, resumed, state_dir, logs, signals, starts.killed())
     finally:
         if not given:
             shutil.rmtree(state_dir, ignore_errors=True)
@@ -157,12 +157,12 @@ def _conclude(
     failure = outcome.read_failure(state_dir) or outcome.Failure()
     source = str(logs.parent) if any(logs.parent.glob("checkpoints/step-*")) else resumed
     preempted = [left.preempted for left in outcomes.values()]
-    if code == 0 and not any(preempted):
-        return EXIT_OK
     if preempted and all(preempted):
         for line in next((left.lines for left in outcomes.values() if left.alone and left.lines), ()):
             print(line, file=sys.stderr)
         return EXIT_PREEMPTED if source else EXIT_FAILED
+    if code == 0:  # a signal may have come to one rank after the end
+        return EXIT_OK
     size = int(command.env.get(PROCESSES) or len(outcomes))
     ended, lines = _verdict(code, failure, outcomes, signals, size, logs, killed)
     if source and ended != EXIT_USAGE:

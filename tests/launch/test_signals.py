@@ -257,3 +257,12 @@ def test_nobody_stays_when_the_launcher_is_killed(make: Make, whom: str) -> None
     os.kill(pid, signal.SIGKILL)
     finish(process, 10)
     wait_for(lambda: not run.left_over(), 5)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_signal_after_the_end_changes_nothing(make: Make, processes: int) -> None:
+    """While torch takes itself down, say."""
+    last = "(os.kill(os.getpid(), signal.SIGUSR1), print('is told', flush=True))"
+    run = make(f"import atexit, os, signal\natexit.register(lambda: {last})\n{WARM_UP}")
+    code, said = run("--device", f"null:{processes}")
+    assert code == 0 and "is told" in said and "saving" not in said, said
