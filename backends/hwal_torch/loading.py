@@ -190,7 +190,7 @@ def _load_state(rt: SharedTorchRuntime, folder: Path) -> None:
     for kind, objects in (("models", rt.models), ("optimizers", rt.optimizers), ("schedulers", rt.schedulers)):
         if len(document[kind]) != len(objects):
             raise CheckpointError(
-                f"the checkpoint holds {len(document[kind])} of the {kind}, rt.prepare() was given {len(objects)}",
+                f"the checkpoint holds {len(document[kind])} {kind}, rt.prepare() was given {len(objects)}",
                 where=str(folder),
                 hint="give rt.prepare() what was saved, or start anew without --resume",
             )
