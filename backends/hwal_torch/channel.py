@@ -54,3 +54,7 @@ class Channel:
         if isinstance(answer, Exception):
             raise answer
         return answer  # type: ignore[no-any-return]
+
+    def leave(self) -> None:
+        """Lets go of the group."""
+        self.__dict__.pop("group", None)

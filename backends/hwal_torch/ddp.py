@@ -58,6 +58,11 @@ class DataParallel(Strategy):
                         else f"{type(way.module).__name__} was not called as model(x), but by another method or in parts"
                     )
 
+    def leave(self) -> None:
+        for through in self._forwards:
+            through.ddp = None
+        self._wrapped.clear()
+
     def explain(self, error: BaseException | None, optimizer: torch.optim.Optimizer | None = None) -> ScriptError | None:
         if not isinstance(error, RuntimeError) or "marked as ready" not in str(error):
             return None
@@ -89,12 +94,12 @@ class _Through(Forward):
 
     def __init__(self, model: nn.Module, ddp: nn.Module, strategy: Strategy) -> None:
         super().__init__(model)
-        self.ddp = ddp
+        self.ddp: nn.Module | None = ddp
         self.strategy = strategy
         self.entered = False  # since the current micro-batch began
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self.strategy.training and torch.is_grad_enabled():
+        if self.ddp is not None and self.strategy.training and torch.is_grad_enabled():
             self.entered = True
             return self.ddp(*args, **kwargs)
         return self.original(*args, **kwargs)

@@ -139,6 +139,8 @@ class SharedTorchRuntime(TorchRuntime):
             if (told := self.not_finite.summary()) is not None:
                 self.say(told)
             self.watchdog.leave(error)
+            self.strategy.leave()
+            self.channel.leave()
             world.leave()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

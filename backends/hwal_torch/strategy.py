@@ -76,6 +76,10 @@ class Strategy(ABC):
         """Frees what a forward without a backward left behind; before parameters are read outside of one."""
         return
 
+    def leave(self) -> None:
+        """Told at the end of the run: lets go of the process group. The models go on as they are, on this rank alone."""
+        return
+
 
 class Single(Strategy):
     """One process: nothing to bring together."""

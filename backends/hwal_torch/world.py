@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import socket
@@ -150,6 +151,11 @@ def _missing(missing: list[int], world: World, limit: float) -> WorldError:
 
 
 def leave() -> None:
-    """Leaves the process group, if there is one."""
+    """Leaves the process group, if there is one, and ends its threads.
+
+    gloo's threads drop the tensors of finished work late, for which they take the interpreter's lock; one that finds the
+    interpreter gone aborts the process. They are joined with their group, which the cycles of a DDP module would hold.
+    """
     if dist.is_available() and dist.is_initialized():
+        gc.collect()
         dist.destroy_process_group()

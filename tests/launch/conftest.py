@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -22,9 +23,11 @@ def make(tmp_path: Path) -> Iterator[Callable[[str], Run]]:
         return made[-1]
 
     yield one
-    if sys.platform == "linux" and made:
+    for run in made:
         try:
-            wait_for(lambda: not made[0].left_over(), 6)  # no orphan, after every test
+            if sys.platform == "linux":
+                wait_for(lambda run=run: not run.left_over(), 6)  # type: ignore[misc]  # no orphan, after every test
         finally:
-            for pid in made[0].left_over():
+            for pid in run.left_over() if sys.platform == "linux" else ():
                 os.kill(int(pid), signal.SIGKILL)
+            shutil.rmtree(run.tmp, ignore_errors=True)

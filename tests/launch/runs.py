@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -74,13 +75,13 @@ class Run:
         self.folder = folder
         self.out = folder / "run"
         (folder / "train.py").write_text(script)
-        (folder / "tmp").mkdir(exist_ok=True)
+        self.tmp = Path(tempfile.mkdtemp(prefix="hwal-run-"))  # short: Unix sockets of a loader's workers lie within
 
     def popen(self, *flags: str, **env: str) -> Started:
         return self.program([sys.executable, "-m", "hwal", "train", *flags, "--out", "run", "train.py"], **env)
 
     def program(self, argv: list[str], **env: str) -> Started:
-        return Started(argv, self.folder, {**os.environ, **ENV, "TMPDIR": str(self.folder / "tmp"), **env})
+        return Started(argv, self.folder, {**os.environ, **ENV, "TMPDIR": str(self.tmp), **env})
 
     def __call__(self, *flags: str, **env: str) -> tuple[int, str]:
         return finish(self.popen(*flags, **env))
@@ -91,7 +92,7 @@ class Run:
 
     def pids(self) -> dict[int, int]:
         """Rank -> its process, as it told hwal."""
-        words = (json.loads(path.read_text()) for path in (self.folder / "tmp").glob("hwal-*/rank-*.json"))
+        words = (json.loads(path.read_text()) for path in self.tmp.glob("hwal-*/rank-*.json"))
         return {word["rank"]: word["pid"] for word in words}
 
     def steps(self) -> list[int]:
@@ -100,7 +101,7 @@ class Run:
 
     def left_over(self) -> list[str]:
         """Processes that have this run's folder as their working directory, or in their environment."""
-        mark = f"TMPDIR={self.folder / 'tmp'}".encode()
+        mark = f"TMPDIR={self.tmp}".encode()
         found = []
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():

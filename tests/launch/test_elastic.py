@@ -112,8 +112,8 @@ def serves(port: int) -> bool:
 
 def machine(run: Run, name: str, flags: str) -> Started:
     """One of the machines, with a folder for temporary files of its own."""
-    (run.folder / "tmp" / name).mkdir()
-    return run.popen("--device", "null:1", f"--engine-args={flags}", TMPDIR=str(run.folder / "tmp" / name), MEETS="a wait")
+    (run.tmp / name).mkdir()
+    return run.popen("--device", "null:1", f"--engine-args={flags}", TMPDIR=str(run.tmp / name), MEETS="a wait")
 
 
 def test_a_lost_machine_leaves_a_smaller_world(make: Callable[[str], Run], whole: list[float]) -> None:
@@ -125,7 +125,7 @@ def test_a_lost_machine_leaves_a_smaller_world(make: Callable[[str], Run], whole
     goes = machine(run, "b", f"{flags} {QUICK}8")
     wait_for(lambda: "waits at world 2" in stays.said + goes.said, 60)
     wait_for(lambda: "waits at world 2" in run.log(1))
-    (agent,) = (run.folder / "tmp" / "b").glob("hwal-*/agent.pid")
+    (agent,) = (run.tmp / "b").glob("hwal-*/agent.pid")
     os.kill(int(agent.read_text()), signal.SIGKILL)
     (run.folder / "met").touch()
     assert finish(goes)[0] == 1
@@ -158,7 +158,7 @@ def test_a_machine_that_was_given_up_takes_its_ranks_back(make: Callable[[str], 
     rendezvous = torch.distributed.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, multi_tenant=True)
     first = machine(run, "a", f"{flags} {QUICK}1")
     first.wait_for("waits at world 1")
-    (agent,) = (run.folder / "tmp" / "a").glob("hwal-*/agent.pid")
+    (agent,) = (run.tmp / "a").glob("hwal-*/agent.pid")
     os.kill(int(agent.read_text()), signal.SIGSTOP)
     second = machine(run, "b", f"{flags} {QUICK}1")
     wait_for(lambda: "waits at world 1" in second.said, 60)

@@ -198,7 +198,7 @@ def test_it_works_from_a_clone_in_any_folder_and_leaves_no_temporary_files(make:
     run = make("import hwal, sys\nprint('hwal at', hwal.__file__)\nsys.exit(hwal.__version__ == '')")
     code, said = run("--device", "null:2")
     assert code == 0 and f"hwal at {ROOT / 'hwal' / '__init__.py'}" in said, said
-    assert [path.name for path in (run.folder / "tmp").iterdir() if path.name.startswith(("hwal-", "torchelastic"))] == []
+    assert [path.name for path in run.tmp.iterdir() if path.name.startswith(("hwal-", "torchelastic"))] == []
 
 
 def test_two_nodes_meet_on_one_machine(make: Callable[[str], Run]) -> None:

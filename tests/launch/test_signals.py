@@ -32,7 +32,7 @@ class Terminal:
 
     def __init__(self, argv: list[str], run: Run) -> None:
         self._read = b""
-        environ = {**os.environ, **ENV, "TMPDIR": str(run.folder / "tmp")}
+        environ = {**os.environ, **ENV, "TMPDIR": str(run.tmp)}
         self.pid, self._terminal = pty.fork()
         if self.pid == 0:
             os.chdir(run.folder)
