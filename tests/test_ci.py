@@ -62,7 +62,7 @@ def test_an_environments_name_changes_with_its_pins(tmp_path: Path, monkeypatch:
     assert environment["folder_of_environments"]() == tmp_path / "mine"
 
 
-@pytest.mark.parametrize(("name", "torch"), [("main", "2.13.0"), ("torch28", "2.8.0")])
+@pytest.mark.parametrize(("name", "torch"), [("main", "2.13.0"), ("xla", "2.8.0")])
 def test_pins_are_exact(name: str, torch: str) -> None:
     lines = (ROOT / "ci" / f"{name}.txt").read_text(encoding="utf-8").splitlines()
     assert f"torch=={torch}" in lines

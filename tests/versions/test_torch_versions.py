@@ -1,6 +1,6 @@
 """P3 between versions of torch: a checkpoint of the oldest that hwal supports goes on in the newest, and back.
 
-The oldest lives in an environment of its own, which ci/check makes of ci/torch28.txt and names in TORCH28_PYTHON.
+The oldest lives in an environment of its own, which ci/check makes of ci/xla.txt and names in XLA_PYTHON.
 """
 
 from __future__ import annotations
@@ -17,15 +17,13 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = Path(__file__).with_name("script.py")
 SAVED_AT = 6  # in the midst of the second epoch
-OLD = os.environ.get("TORCH28_PYTHON", "")
+OLD = os.environ.get("XLA_PYTHON", "")
 PYTHONS = {"2.8.0": OLD, version("torch").partition("+")[0]: sys.executable}
 OLDEST, NEWEST = PYTHONS
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(
-        not OLD, reason="TORCH28_PYTHON is not set: TORCH28_PYTHON=$(python3.11 ci/environment.py ci/torch28.txt)"
-    ),
+    pytest.mark.skipif(not OLD, reason="XLA_PYTHON is not set: XLA_PYTHON=$(python3.11 ci/environment.py ci/xla.txt)"),
 ]
 
 
