@@ -20,22 +20,20 @@ from hwal.errors import ScriptError
 from hwal.micro_batch import AUTO
 from hwal.runtime import Job, TorchRuntime
 from hwal.values import Decision
-from hwal.watch.pulse import DATA, EVALUATING, PREPARING, SAVING, SCRIPT, TRAINING, Pulse
+from hwal.watch.pulse import PREPARING, SAVING, Pulse
 from hwal_torch import loading, oom, optim, preparing, saving, world
 from hwal_torch.buffers import Buffers
 from hwal_torch.channel import Channel
 from hwal_torch.decide import before_models, make_strategy
-from hwal_torch.feed import read
 from hwal_torch.gradients import Gradients
 from hwal_torch.loading import Found
+from hwal_torch.loop import Loop
 from hwal_torch.meta import LARGE, Empties
 from hwal_torch.nonfinite import NotFinite
 from hwal_torch.precision import Precision
-from hwal_torch.reading import Reading, length
 from hwal_torch.searching import Search
 from hwal_torch.seeding import HostRandom, mix, seed_host
 from hwal_torch.stopping import Ending
-from hwal_torch.trouble import never_stepped, other_batch
 from hwal_torch.units import Cut, Unit
 from hwal_torch.watching import explain, watch
 
@@ -50,6 +48,7 @@ class SharedTorchRuntime(TorchRuntime):
         held: of each model, the names of the tensors that its modules hold besides their state.
         global_batch: rows of a global batch, as the last training feed had it; None before, and where the data set decides.
         batches: how many of them that feed had; None before, and where nobody knows.
+        on_host: whether the device is the host itself, where nothing is copied and reading a number waits for nothing.
         decided: what of the plan prepare decided. search: of the micro-batch, under auto.
         fused_optimizers: whether Adam and AdamW are faster here in their fused kernel.
     """
@@ -71,8 +70,7 @@ class SharedTorchRuntime(TorchRuntime):
         self.global_batch: int | None = None
         self.batches: int | None = None
         self._told: set[str] = set()
-        self._unit: Unit | None = None
-        self._left: Unit | None = None  # the forward in which the script left a feed
+        self.loop = Loop(self)
         self.decided: dict[str, Any] = {}
         self.search = Search(self) if job.plan.micro_batch == AUTO else None
         self.not_finite = NotFinite(self)
@@ -106,7 +104,7 @@ class SharedTorchRuntime(TorchRuntime):
         if threads is not None and threads != torch.get_num_threads():
             torch.set_num_threads(threads)
         self.device = self.open_device()
-        self._on_host = self.device.type == "cpu"
+        self.on_host = self.device.type == "cpu"
         if settings.deterministic:
             self.say(f"deterministic: {self.make_deterministic()}")
         self.precision = Precision(plan.precision.value, self.device.type)
@@ -192,138 +190,16 @@ class SharedTorchRuntime(TorchRuntime):
     # the loop
 
     def feed(self, data: Iterable[T], train: bool = True) -> Iterator[T]:
-        return self._train(data) if train else self._evaluate(data)
-
-    def _reading(self, skip: int | None) -> Reading:
-        """How to read a training feed of which `skip` global batches are done; None for an evaluation."""
-        at = self.progress
-        train = skip is not None
-        return Reading(
-            cut=self.cut,
-            seed=mix(at.seed, at.epoch, at.feed) if train else mix(at.seed),
-            train=train,
-            skip=skip or 0,
-            global_batch=self.job.settings.global_batch if train else None,
-            pin_memory=self.job.caps.pinned_memory,
-        )
-
-    def _train(self, data: Any) -> Iterator[Any]:
-        at = self.progress
-        skip = at.begin_feed()
-        if skip is None or self.finished:
-            return
-        if self.ending.agreed():
-            self.preempt()
-        if self.job.settings.global_batch is not None:
-            size = getattr(data, "batch_size", None)
-            self.say_once(f"--global-batch {self.job.settings.global_batch} in place of the loader's {size}")
-        batches = length(data, self.job.settings.global_batch)
-        self._check_batch(data, skip, batches)
-        self.reporter.total_steps = at.steps_in_all(batches)
-        self.host_random.rest(mix(at.seed, 2, self.rank, at.epoch, at.feed))
-        self._seed_step()
-        self.reporter.begin()
-        if self.search is not None:
-            self.search.begin(data)
-        self.pulse.source, self.pulse.phase = data, DATA
-        try:
-            yield from self._micro_batches(data, self._reading(skip))
-            while self.search is not None and self.search.grown():
-                yield from self._micro_batches(data, self._reading(at.steps_in_feed))
-        finally:
-            self._left, self._unit = self._unit, None
-            self.pulse.phase = SCRIPT
-            if self.gradients.waiting:  # the script left the loop within a global batch
-                self.gradients.waiting = False
-                for optimizer in self.optimizers:
-                    optimizer.zero_grad(set_to_none=True)
-        at.end_feed()
-        self.ending.turn()
-
-    def _check_batch(self, data: Any, skip: int, batches: int | None) -> None:
-        """A pass that stopped within is skipped by global batches: they must be those that were trained on."""
-        size = self.job.settings.global_batch or getattr(data, "batch_size", None)
-        before, self.global_batch = self.global_batch, size
-        before_all, self.batches = self.batches, batches
-        if self.gradients.count is None and before and size and before != size:  # a run that was just resumed
-            self.say(f"the global batch is {size} now, {before} when the checkpoint was saved: the curve goes on as another")
-        elif self.gradients.count is None and before_all and batches and before_all != batches:
-            self.say(f"a pass over the data has {batches} batches now, {before_all} when the checkpoint was saved")
-        done = self.progress.samples_in_feed
-        if skip and size and not (skip - 1) * size < done <= skip * size:
-            raise other_batch(skip, done, size)
-
-    def _micro_batches(self, data: Any, reading: Reading) -> Iterator[Any]:
-        gradients, at, pulse = self.gradients, self.progress, self.pulse
-        for unit, batch in read(data, reading, self.say_once, pulse.tick):
-            if unit.part is not None:
-                self._seed_part(unit.part)
-            self.strategy.sync(unit)
-            gradients.open(unit, self.strategy)
-            self._unit = unit
-            pulse.count += 1
-            pulse.phase = TRAINING
-            yield batch if self._on_host else self.to_device(batch)
-            pulse.phase = DATA
-            self._unit = None
-            if unit.last:
-                if gradients.waiting:
-                    raise never_stepped()
-                if left := gradients.close(self.optimizers):
-                    name = type(left[0]).__name__
-                    self.say_once(f"{name} is not stepped in every global batch: it learns nothing of the others")
-                if gradients.stop:
-                    self.preempt()
-                if at.step & (at.step - 1) == 0:
-                    self.host_random.look()
-                self._seed_step()
-                if at.finished or (self.search is not None and self.search.step()):
-                    break
-
-    def _seed_step(self) -> None:
-        """What main-process data sets and forwards draw in the next step is a function of (seed, step, rank)."""
-        if self.host_random.drawn:
-            seed_host(mix(self.progress.seed, 0, self.rank, self.progress.step))
-        if not self._on_host:
-            self.seed_device(mix(self.progress.seed, 0, self.rank, self.progress.step))
-
-    def _seed_part(self, part: int) -> None:
-        """What the forward of a virtual rank draws is a function of (seed, step, part), on whatever rank it runs."""
-        seed = mix(self.progress.seed, 1, part, self.progress.step)
-        seed_host(seed)
-        self.seed_device(seed)
-
-    def _evaluate(self, data: Any) -> Iterator[Any]:
-        unit, training, pulse = self._unit, self.strategy.training, self.pulse
-        phase, source = pulse.phase, pulse.source
-        self._unit, self.strategy.training = None, False
-        vote = self.ending.vote()
-        pulse.source, pulse.phase = data, DATA
-        try:
-            for rows, batch in read(data, self._reading(None), self.say_once):
-                if self.ending.agreed() if vote is None else vote.ends():
-                    self.preempt()
-                pulse.count += 1
-                pulse.phase, self._left = EVALUATING, rows
-                yield batch if self._on_host else self.to_device(batch)
-                pulse.phase = DATA
-        finally:
-            if pulse.phase != EVALUATING:  # it was read to its end
-                self._left = None
-            if vote is not None:
-                vote.leave()
-            pulse.source, pulse.phase = source, phase
-            self._unit, self.strategy.training = unit, training
-            self.strategy.rest()
+        return self.loop.train(data) if train else self.loop.evaluate(data)
 
     @property
     def at_work(self) -> Unit | None:
         """The forward that is at work; where the script has just left a feed, the one in which it did."""
-        return self._unit or self._left
+        return self.loop.unit or self.loop.left
 
     @property
     def is_ghost(self) -> bool:
-        return self._unit is not None and not self._unit.weight
+        return self.loop.unit is not None and not self.loop.unit.weight
 
     def autocast(self) -> AbstractContextManager[Any]:
         return self.precision.autocast()
@@ -332,7 +208,7 @@ class SharedTorchRuntime(TorchRuntime):
         self.gradients.backward(loss)
 
     def step(self, optimizer: torch.optim.Optimizer, clip: float | None = None) -> bool:
-        unit = self._unit
+        unit = self.loop.unit
         if unit is None:
             raise ScriptError("rt.step() outside of a training feed", hint="for batch in rt.feed(loader): …")
         if not unit.last:
@@ -368,7 +244,7 @@ class SharedTorchRuntime(TorchRuntime):
         told = torch.tensor([float(total), float(count), asked], dtype=torch.float64, device=self.device)
         if self.world_size > 1:
             dist.all_reduce(told)
-        if told[2] and self._unit is None:  # within a step the step decides
+        if told[2] and self.loop.unit is None:  # within a step the step decides
             self.preempt()
         return float(told[0] / told[1])
 
@@ -380,7 +256,7 @@ class SharedTorchRuntime(TorchRuntime):
 
     def barrier(self) -> None:
         self.pulse.count += 1
-        if self.ending.agreed() and self._unit is None:
+        if self.ending.agreed() and self.loop.unit is None:
             self.preempt()
 
     def preempt(self) -> None:
