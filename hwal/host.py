@@ -83,6 +83,20 @@ class Host:
         except OSError:
             return ()
 
+    def link(self, path: str) -> str | None:
+        """Where a symbolic link points, as it is written; None where there is none or it may not be read."""
+        try:
+            return str(Path(path).readlink())
+        except (OSError, ValueError):
+            return None
+
+    def may_open(self, path: str) -> bool | None:
+        """Whether this process may read and write a file; None where there is none."""
+        try:
+            return os.access(path, os.R_OK | os.W_OK) if Path(path).exists() else None
+        except (OSError, ValueError):
+            return None
+
     def affinity(self) -> tuple[int, ...] | None:
         """Ids of the logical CPUs this process may run on; None where the system has no such notion (macOS)."""
         if hasattr(os, "sched_getaffinity"):
@@ -120,13 +134,25 @@ class Host:
 
     def version(self, distribution: str) -> str | None:
         """The installed version of a distribution, without importing it."""
+        found = self._installed(distribution)
+        return None if found is None else found[1]
+
+    def requires(self, distribution: str) -> tuple[str, ...]:
+        """What an installed distribution asks for (`libtpu==0.0.17; extra == "tpu"`), as its wheel says; empty if unknown."""
+        found = self._installed(distribution)
+        text = (self.read(f"{found[0]}/METADATA") or "") if found else ""
+        head = text.partition("\n\n")[0].splitlines()  # the description follows, and may hold such lines too
+        return tuple(line.partition(":")[2].strip() for line in head if line.startswith("Requires-Dist:"))
+
+    def _installed(self, distribution: str) -> tuple[str, str] | None:
+        """The .dist-info folder of a distribution, and its version."""
         wanted = _normal(distribution)
         for folder in dict.fromkeys(sys.path):
             for name in self.names(folder or "."):
                 if name.endswith(".dist-info"):
                     stem, _, version = name.removesuffix(".dist-info").rpartition("-")
                     if _normal(stem) == wanted:
-                        return version
+                        return f"{folder or '.'}/{name}", version
         return None
 
 
@@ -147,7 +173,10 @@ def _section(text: str, group: str) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class Recording(Record):
-    """A machine on paper: everything that probes asked of it, and the answers."""
+    """A machine on paper: everything that probes asked of it, and the answers.
+
+    `denied` are the files that this process might not read and write; `requires` is by distribution, as `versions` is.
+    """
 
     name: str | None = None
     system: str = "linux"
@@ -160,6 +189,9 @@ class Recording(Record):
     versions: Mapping[str, str] = field(default_factory=dict)
     entry_points: tuple[EntryPoint, ...] = ()
     about: str = ""
+    links: Mapping[str, str] = field(default_factory=dict)
+    denied: tuple[str, ...] = ()
+    requires: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 class RecordedHost(Host):
@@ -202,7 +234,15 @@ class RecordedHost(Host):
 
     def names(self, folder: str) -> tuple[str, ...]:
         prefix = folder.rstrip("/") + "/"
-        return tuple(sorted({path[len(prefix) :].split("/", 1)[0] for path in self.recording.files if path.startswith(prefix)}))
+        paths = (*self.recording.files, *self.recording.links)
+        return tuple(sorted({path[len(prefix) :].split("/", 1)[0] for path in paths if path.startswith(prefix)}))
+
+    def link(self, path: str) -> str | None:
+        return self.recording.links.get(path)
+
+    def may_open(self, path: str) -> bool | None:
+        known = path in self.recording.files or path in self.recording.links
+        return path not in self.recording.denied if known else None
 
     def affinity(self) -> tuple[int, ...] | None:
         return self.recording.affinity
@@ -215,3 +255,6 @@ class RecordedHost(Host):
 
     def version(self, distribution: str) -> str | None:
         return self.recording.versions.get(distribution)
+
+    def requires(self, distribution: str) -> tuple[str, ...]:
+        return self.recording.requires.get(distribution, ())

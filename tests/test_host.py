@@ -166,6 +166,26 @@ def test_versions_agree_with_the_standard_library() -> None:
         assert Host().version(name) == version(name)
 
 
+def test_requirements_are_those_of_the_wheel_and_not_of_its_description(site: Path) -> None:
+    install(site, "torch_xla-2.8.1.dist-info")
+    text = 'Name: torch_xla\nRequires-Dist: numpy\nRequires-Dist: libtpu==0.0.17; extra == "tpu"\n\nRequires-Dist: luck\n'
+    (site / "torch_xla-2.8.1.dist-info" / "METADATA").write_text(text, encoding="utf-8")
+    assert Host().requires("torch-xla") == ("numpy", 'libtpu==0.0.17; extra == "tpu"')
+    assert Host().requires("torch") == ()
+
+
+def test_links_and_permissions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "node").touch()
+    (tmp_path / "link").symlink_to("node")
+    host = Host()
+    assert host.link(str(tmp_path / "link")) == "node"
+    assert host.link(str(tmp_path / "node")) is host.link(str(tmp_path / "none")) is None
+    assert host.may_open(str(tmp_path / "node")) is True
+    assert host.may_open(str(tmp_path / "none")) is None
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.R_OK | os.W_OK)  # root may do all
+    assert host.may_open(str(tmp_path / "node")) is False
+
+
 # recorded hosts
 
 
@@ -181,6 +201,9 @@ def test_a_recorded_host_answers_from_its_recording() -> None:
         commands={"tool -L --all": Output("out", "err", 2)},
         versions={"torch": "2.13"},
         entry_points=(EntryPoint("npu", "m:b", "d-1"),),
+        links={"/run/7/fd/3": "/dev/accel0"},
+        denied=("/sys/a/b2",),
+        requires={"torch": ("numpy",)},
     )
     host = RecordedHost(Recording.from_json(recording.to_json()))
     assert (host.name, host.system, host.machine, host.cpu_count) == ("box", "linux", "riscv64", 4)
@@ -192,6 +215,9 @@ def test_a_recorded_host_answers_from_its_recording() -> None:
     assert host.run("tool", "-L") is None
     assert (host.version("torch"), host.version("jax")) == ("2.13", None)
     assert host.entry_points(GROUP) == recording.entry_points
+    assert (host.link("/run/7/fd/3"), host.link("/sys/a/b2"), host.names("/run/7/fd")) == ("/dev/accel0", None, ("3",))
+    assert (host.may_open("/sys/a/b/c"), host.may_open("/sys/a/b2"), host.may_open("/dev/none")) == (True, False, None)
+    assert (host.requires("torch"), host.requires("jax")) == (("numpy",), ())
 
 
 @pytest.mark.parametrize(
@@ -236,6 +262,7 @@ def test_recording_keeps_folders_of_which_nothing_was_read(tmp_path: Path) -> No
 
 def test_recording_keeps_programs_versions_and_plug_ins(site: Path) -> None:
     install(site, "mine-1.0.dist-info", "[hwal.backends]\nnpu = m:b\n[console_scripts]\nx = m:x\n")
+    (site / "mine-1.0.dist-info" / "METADATA").write_text("Requires-Dist: numpy\n", encoding="utf-8")
     listener = RecordingHost(Host())
     live = (listener.run(PYTHON, "-c", "print(1)"), listener.version("mine"), listener.entry_points(GROUP))
     listener.entry_points("console_scripts")
@@ -243,6 +270,21 @@ def test_recording_keeps_programs_versions_and_plug_ins(site: Path) -> None:
     replayed = RecordedHost(Recording.from_json(listener.recording().to_json()))
     assert (replayed.run(PYTHON, "-c", "print(1)"), replayed.version("mine"), replayed.entry_points(GROUP)) == live
     assert len(replayed.recording.commands) == 1
+    assert listener.requires("mine") == ("numpy",)
+    assert RecordedHost(listener.recording()).requires("mine") == ("numpy",)
+
+
+def test_recording_keeps_links_and_what_may_not_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("accel0", "accel1"):
+        (tmp_path / name).touch()
+    (tmp_path / "group").symlink_to("../7")
+    monkeypatch.setattr(os, "access", lambda path, mode: path.endswith("0"))
+    listener = RecordingHost(Host())
+    asked = [listener.may_open(f"{tmp_path}/{name}") for name in ("accel0", "accel1", "accel2")]
+    assert (asked, listener.link(f"{tmp_path}/group"), listener.link(f"{tmp_path}/none")) == ([True, False, None], "../7", None)
+    replayed = RecordedHost(Recording.from_json(listener.recording().to_json()))
+    assert [replayed.may_open(f"{tmp_path}/{name}") for name in ("accel0", "accel1", "accel2")] == asked
+    assert replayed.link(f"{tmp_path}/group") == "../7"
 
 
 class Sly(Backend):

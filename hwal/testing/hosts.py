@@ -29,6 +29,9 @@ class RecordingHost(Host):
         self._commands: dict[str, Output] = {}
         self._versions: dict[str, str] = {}
         self._entry_points: tuple[EntryPoint, ...] = ()
+        self._links: dict[str, str] = {}
+        self._denied: set[str] = set()
+        self._requires: dict[str, tuple[str, ...]] = {}
 
     @property
     def name(self) -> str | None:
@@ -65,6 +68,20 @@ class RecordingHost(Host):
         names = self._listed[folder.rstrip("/")] = self.live.names(folder)
         return names
 
+    def link(self, path: str) -> str | None:
+        target = self.live.link(path)
+        if target is not None:
+            self._links[path] = target
+        return target
+
+    def may_open(self, path: str) -> bool | None:
+        allowed = self.live.may_open(path)
+        if allowed is not None:
+            self._files.setdefault(path, "")
+        if allowed is False:
+            self._denied.add(path)
+        return allowed
+
     def run(self, *argv: str, timeout: float = 5.0) -> Output | None:
         output = self.live.run(*argv, timeout=timeout)
         if output is not None:
@@ -77,6 +94,12 @@ class RecordingHost(Host):
             self._versions[distribution] = version
         return version
 
+    def requires(self, distribution: str) -> tuple[str, ...]:
+        found = self.live.requires(distribution)
+        if found:
+            self._requires[distribution] = found
+        return found
+
     def entry_points(self, group: str) -> tuple[EntryPoint, ...]:
         found = self.live.entry_points(group)
         if group == GROUP:
@@ -88,7 +111,7 @@ class RecordingHost(Host):
         for folder, names in self._listed.items():
             for name in names:  # a folder is there because a file in it is; one that nobody read stands in as an empty file
                 path = f"{folder}/{name}"
-                if not any(known == path or known.startswith(path + "/") for known in files):
+                if not any(known == path or known.startswith(path + "/") for known in (*files, *self._links)):
                     files[path] = ""
         return Recording(
             system=self.system,
@@ -101,6 +124,9 @@ class RecordingHost(Host):
             versions=dict(sorted(self._versions.items())),
             entry_points=self._entry_points,
             about=about,
+            links=dict(sorted(self._links.items())),
+            denied=tuple(sorted(self._denied)),
+            requires=dict(sorted(self._requires.items())),
         )
 
 
