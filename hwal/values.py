@@ -344,6 +344,7 @@ class Caps(Record):
         collectives: the torch.distributed backend its ranks talk through; None when only one process makes sense.
         shares_devices: several processes may share one device.
         sharding: parameters can be sharded over ranks (FSDP).
+        spmd: one process drives all devices of a machine, and arrays are laid over them; a process a device only when asked.
         pinned_memory: host buffers are worth pinning.
         emulated: precision -> what it costs where a device does not have it natively.
         imaginary: the devices do not exist; nothing trained on them says anything about speed.
@@ -353,6 +354,7 @@ class Caps(Record):
     collectives: str | None = None
     shares_devices: bool = False
     sharding: bool = False
+    spmd: bool = False
     pinned_memory: bool = False
     emulated: Mapping[str, str] = field(default_factory=dict)
     imaginary: bool = False

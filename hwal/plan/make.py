@@ -23,15 +23,16 @@ def make_plan(choice: Choice, caps: Caps, request: Request, framework: Decision,
     refuse_later(request.settings)
     layout = lay_out(choice, caps, request.processes, nodes)
     world = nodes * len(layout.processes)
+    devices = sum(len(process.devices) for process in layout.processes)
     precision, cost = decide_precision(request.settings.precision, layout.devices, caps)
-    strategy = decide_strategy(request.settings.strategy, world, caps, choice.backend)
+    strategy = decide_strategy(request.settings.strategy, nodes * devices, caps, choice.backend)
     cut = check_batch(request.settings, world, strategy.value)
     return Plan(
         backend=choice.backend,
         framework=framework,
         devices=layout.devices,
         processes=layout.processes,
-        mesh=mesh_of(strategy.value, nodes, sum(len(process.devices) for process in layout.processes)),
+        mesh=mesh_of(strategy.value, nodes, devices),
         precision=precision,
         strategy=strategy,
         micro_batch=request.settings.micro_batch,

@@ -25,9 +25,13 @@ class Layout(Record):
 def lay_out(choice: Choice, caps: Caps, asked: int | None, nodes: int = 1) -> Layout:
     """One process a device, or `asked` of them: fewer leave devices idle, more share devices where the backend can.
 
+    Where one process drives all devices (Caps.spmd) there is one, or as many as devices when asked for.
+
     Raises PlanError when they do not fit, DeviceError when the backend is for one process only.
     """
     devices = choice.devices
+    if caps.spmd and _one_drives_all(choice, asked):
+        return Layout(devices, (Process(0, tuple(device.index for device in devices)),))
     count, notes = _count(choice, caps, asked, nodes)
     if count < len(devices):
         devices = devices[:count]
@@ -42,6 +46,19 @@ def lay_out(choice: Choice, caps: Caps, asked: int | None, nodes: int = 1) -> La
             for process, device in zip(processes, placed, strict=True)
         )
     return Layout(devices, processes, notes)
+
+
+def _one_drives_all(choice: Choice, asked: int | None) -> bool:
+    """Whether there is one process for all devices, and not one for each. Raises PlanError for another number."""
+    have = len(choice.devices)
+    if asked is not None and asked not in (1, have):
+        raise PlanError(
+            f"{asked} processes for {have} {choice.backend} device{'s' * (have > 1)}: "
+            "there is one for all of them, or one for each",
+            where=f"-n {asked} --device {choice.target}",
+            hint="leave -n out: one process drives all devices" + (f"; or -n {have}" if have > 1 else ""),
+        )
+    return asked is None or asked == 1
 
 
 def _count(choice: Choice, caps: Caps, asked: int | None, nodes: int) -> tuple[int, tuple[str, ...]]:

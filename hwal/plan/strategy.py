@@ -12,9 +12,11 @@ OFFLOAD = "+offload"
 def decide_strategy(asked: str, world: int, caps: Caps, backend: str) -> Decision:
     """The strategy and why; `auto` stays open at more than one process, until the model is known.
 
-    At one process all of them are `single`. Raises UsageError for a name that is none, PlanError for one that does not fit
-    the world or the backend.
+    `world` counts what parameters and batches are laid over: processes, or the devices that one process drives (Caps.spmd).
+    At one of them all strategies are `single`. Raises UsageError for a name that is none, PlanError for one that does not
+    fit the world or the backend.
     """
+    one = "device" if caps.spmd else "process"
     where = f"--strategy {asked}"
     name = asked.removesuffix(OFFLOAD)
     if name not in STRATEGIES:
@@ -33,20 +35,23 @@ def decide_strategy(asked: str, world: int, caps: Caps, backend: str) -> Decisio
         raise PlanError(f"{backend} cannot shard parameters over ranks", where=where, hint="--strategy ddp")
     if name == "single" and world > 1:
         raise PlanError(
-            f"single is for one process, the world has {world} ({world} ≠ 1)", where=where, hint="-n 1, or --strategy ddp"
+            f"single is for one {one}, the world has {world} ({world} ≠ 1)",
+            where=where,
+            hint=f"{f'--device {backend}:0' if caps.spmd else '-n 1'}, or --strategy ddp",
         )
     if sharded and world == 1:
         if name != asked:
             raise PlanError(
-                f"{OFFLOAD} keeps shards in the host's memory, and one process has none",
+                f"{OFFLOAD} keeps shards in the host's memory, and one {one} has none",
                 where=where,
-                hint="-n 2 or more; in one process --grad-checkpoint and a smaller --micro-batch save memory",
+                hint=f"{'more devices' if caps.spmd else '-n 2 or more'}; in one process --grad-checkpoint and a smaller "
+                "--micro-batch save memory",
             )
-        return Decision("single", f"{name} asked for, and one process has nothing to shard")
+        return Decision("single", f"{name} asked for, and one {one} has nothing to shard")
     if name == "ddp" and world == 1:
-        return Decision("single", "ddp asked for, and one process has nothing to bring together")
+        return Decision("single", f"ddp asked for, and one {one} has nothing to bring together")
     if name == AUTO:
-        return Decision("single", "one process") if world == 1 else Decision(AUTO, "decided when the model is known")
+        return Decision("single", f"one {one}") if world == 1 else Decision(AUTO, "decided when the model is known")
     if is_hybrid(name):  # how many machines there are may be known to the engine only
         return Decision(
             asked, f"asked for; within one machine the same as {asked.replace('hybrid-', '').replace('hybrid', 'full')}"

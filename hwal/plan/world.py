@@ -16,14 +16,14 @@ def at_world(plan: Plan, settings: Settings, nodes: int, caps: Caps) -> Plan:
 
     Raises PlanError where they do not fit it: `single` that was asked for, virtual ranks that are no multiple of it.
     """
-    size = nodes * plan.local_size
+    local = math.prod(plan.mesh.values()) // plan.nodes  # processes, or the devices that one of them drives
+    size = nodes * local
     strategy = plan.strategy
     if size > 1 and strategy.value == "single":  # decided for the one process of one machine
         strategy = decide_strategy(settings.strategy, size, caps, plan.backend)
-    elif size == 1 and strategy.value != "single" and (plan.world_size > 1 or strategy.value != AUTO):
+    elif size == 1 and strategy.value != "single" and (plan.nodes * local > 1 or strategy.value != AUTO):
         strategy = Decision("single", f"one process is left; {strategy} was planned")
     if nodes == plan.nodes and strategy == plan.strategy:
         return plan
-    check_batch(settings, size, strategy.value)
-    local = math.prod(plan.mesh.values()) // plan.nodes
+    check_batch(settings, nodes * plan.local_size, strategy.value)
     return replace(plan, nodes=nodes, strategy=strategy, mesh=mesh_of(strategy.value, nodes, local))

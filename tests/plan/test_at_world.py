@@ -9,7 +9,8 @@ import pytest
 from hwal.env import Settings
 from hwal.errors import PlanError
 from hwal.plan.world import at_world
-from hwal.values import Caps, Decision, Plan
+from hwal.topology import Device
+from hwal.values import Caps, Decision, Plan, Process
 from tests.launch.plans import plan
 
 CAPS = Caps(frameworks=("torch",), collectives="gloo", sharding=True)
@@ -39,6 +40,20 @@ def test_a_plan_of_one_process_on_two_machines() -> None:
     assert (met.strategy.value, met.mesh) == ("fsdp:full", {"fsdp": 2})
     with pytest.raises(PlanError, match=r"single is for one process, the world has 2 \(2 ≠ 1\)"):
         at_world(made, Settings(strategy="single"), 2, CAPS)
+
+
+def test_one_process_that_drives_several_devices() -> None:
+    """What is laid over devices is decided by their number, what is dealt to processes by theirs."""
+    caps = replace(CAPS, spmd=True)
+    devices = tuple(Device("tpu", index) for index in range(4))
+    made = replace(planned("auto", 1), devices=devices, processes=(Process(0, (0, 1, 2, 3)),), mesh={"dp": 4})
+    assert at_world(made, Settings(), 1, caps) is made
+    met = at_world(made, Settings(strategy="fsdp:full", virtual_ranks=2), 2, caps)
+    assert (met.nodes, met.mesh, met.world_size, met.strategy.value) == (2, {"dp": 8}, 2, "auto")
+    sharded = replace(made, strategy=Decision("fsdp:full", "asked for"), mesh={"fsdp": 4})
+    assert at_world(sharded, Settings(strategy="fsdp:full"), 2, caps).mesh == {"fsdp": 8}
+    with pytest.raises(PlanError, match="3 = 1 × 2"):
+        at_world(sharded, Settings(strategy="fsdp:full", virtual_ranks=3), 2, caps)
 
 
 def test_fewer_machines_that_are_still_several() -> None:

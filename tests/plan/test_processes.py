@@ -76,6 +76,29 @@ def test_more_processes_than_quota_is_told() -> None:
     )
 
 
+SPMD = Caps(frameworks=("torch",), collectives="gloo", sharding=True, spmd=True)
+
+
+def test_one_process_drives_all_devices() -> None:
+    for n in (None, 1):
+        made = plan([device(index) for index in range(4)], SPMD, n, nodes=2)
+        assert rows(made) == [((0, 1, 2, 3), None, None)]
+        assert (dict(made.mesh), made.world_size, made.strategy.value) == ({"dp": 8}, 2, "auto")
+    assert plan([device()], SPMD).strategy == Decision("single", "one device")
+
+
+def test_a_process_a_device_only_when_asked_for() -> None:
+    made = plan([device(index) for index in range(4)], SPMD, 4)
+    assert rows(made) == [((index,), None, None) for index in range(4)]
+    with pytest.raises(PlanError) as caught:
+        plan([device(index) for index in range(4)], SPMD, 2)
+    assert str(caught.value) == (
+        "2 processes for 4 toy devices: there is one for all of them, or one for each\n"
+        "  where: -n 2 --device toy\n"
+        "  try:   leave -n out: one process drives all devices; or -n 4"
+    )
+
+
 def test_unknown_cores_stay_unknown() -> None:
     assert rows(plan([device(0, None, 8)], n=2)) == [((0,), None, 4), ((0,), None, 4)]
     assert rows(plan([device(0)])) == [((0,), None, None)]
