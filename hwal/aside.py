@@ -1,6 +1,6 @@
-"""Folders written aside: one appears whole under its name, or not at all, whatever happens meanwhile.
+"""Folders, and small files, written aside: one appears whole under its name, or not at all, whatever happens meanwhile.
 
-Until then it is called .NAME.PLACE-PID.tmp beside it, and what it replaces .NAME.PLACE-PID.old.
+Until then a folder is called .NAME.PLACE-PID.tmp beside it, and what it replaces .NAME.PLACE-PID.old.
 """
 
 from __future__ import annotations
@@ -47,6 +47,18 @@ def replace_folder(source: Path, target: Path) -> None:
     source.rename(target)
     flush(target.parent)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def write_file(path: Path, text: str) -> None:
+    """Writes a small file, in place of the one before. Raises OSError; that one stays then."""
+    new = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        new.write_text(text, encoding="utf-8")
+        new.replace(path)
+    except OSError:
+        with suppress(OSError):
+            new.unlink()
+        raise
 
 
 def tidy(folder: Path, name: str | None = None) -> None:

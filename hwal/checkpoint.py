@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hwal.aside import aside, replace_folder, sync, tidy
+from hwal.aside import aside, replace_folder, sync, tidy, write_file
 from hwal.errors import CheckpointError, OutputError, RecordError
 from hwal.record import Record, parse_json
 from hwal.retention import kept, read_keep
@@ -120,11 +120,12 @@ class Checkpoints:
             sync(folder)
             replace_folder(folder, target)
         except OSError as error:
+            before = self.found()
             raise OutputError(
                 f"the checkpoint could not be written: {error.strerror or error}",
                 where=str(target),
-                why="earlier checkpoints are untouched",
-                hint="free space or choose another --out, then go on with --resume",
+                why=f"earlier checkpoints are untouched; the newest is {before[0].name}" if before else None,
+                hint="free space or choose another --out" + (", then go on with --resume" if before else ""),
             ) from None
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -172,12 +173,13 @@ class Checkpoints:
             (run_dir / PREEMPTED).unlink(missing_ok=True)
 
     @staticmethod
-    def mark_preempted(run_dir: Path, signal: str, step: int) -> None:
-        path = run_dir / PREEMPTED
+    def mark_preempted(run_dir: Path, signal: str, step: int) -> str | None:
+        """Leaves the mark of a run that a signal ended; returns what is wrong where that cannot be: the checkpoint counts."""
         try:
-            path.write_text(json.dumps({"signal": signal, "step": step}) + "\n", encoding="utf-8")
+            write_file(run_dir / PREEMPTED, json.dumps({"signal": signal, "step": step}) + "\n")
         except OSError as error:
-            raise OutputError(f"{PREEMPTED} could not be written: {error.strerror or error}", where=str(path)) from None
+            return f"{PREEMPTED} could not be written: {error.strerror}"
+        return None
 
 
 def digest(document: Mapping[str, Any]) -> str:

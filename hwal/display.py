@@ -6,6 +6,7 @@ import os
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -252,6 +253,12 @@ def clock(seconds: float) -> str:
     if days:
         return f"{days}d {hours}:{minutes:02}:{rest:02}"
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def tell(text: str) -> None:
+    """Something to the person, on stderr. Where it cannot be written, closed or on a full disk, nothing fails for it."""
+    with suppress(OSError, ValueError, AttributeError):
+        print(printable(text, sys.stderr), file=sys.stderr, flush=True)
 
 
 def printable(text: str, stream: TextIO) -> str:

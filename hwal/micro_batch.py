@@ -12,12 +12,12 @@ other runs of the same model on the same device.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from hwal.aside import write_file
 from hwal.errors import RecordError
 from hwal.record import Record
 
@@ -98,14 +98,17 @@ def read_tries(run_dir: Path) -> dict[str, Tried]:
 
 def write_tries(run_dir: Path, tries: Mapping[str, Tried]) -> None:
     """Raises OSError."""
-    _write(run_dir / FILE, json.dumps([tried.to_dict() for tried in tries.values()], indent=1) + "\n")
+    write_file(run_dir / FILE, json.dumps([tried.to_dict() for tried in tries.values()], indent=1) + "\n")
 
 
 # the user's cache
 
 
 def cache_path(environ: Mapping[str, str]) -> Path:
-    return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hwal" / CACHE
+    try:
+        return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hwal" / CACHE
+    except RuntimeError:  # a container's user that has no home
+        return Path("/nonexistent") / CACHE
 
 
 def cached(path: Path, key: str) -> tuple[int | None, str | None]:
@@ -127,7 +130,7 @@ def remember(path: Path, key: str, rows: int) -> str | None:
         with suppress(ValueError):  # one that is damaged is written anew
             known = _rows_of(path)
         known.pop(key, None)
-        _write(path, json.dumps(dict([*known.items(), (key, rows)][-KEPT:]), indent=1) + "\n")
+        write_file(path, json.dumps(dict([*known.items(), (key, rows)][-KEPT:]), indent=1) + "\n")
     except OSError as error:
         return f"the micro-batch cannot be kept for other runs: {path}: {error.strerror}"
     return None
@@ -141,15 +144,3 @@ def _rows_of(path: Path) -> dict[str, int]:
     if not (isinstance(found, dict) and all(type(rows) is int and rows > 0 for rows in found.values())):
         raise ValueError
     return found
-
-
-def _write(path: Path, text: str) -> None:
-    """Aside and renamed: nobody reads half of it."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        aside.write_text(text, encoding="utf-8")
-        aside.replace(path)
-    except OSError:
-        with suppress(OSError):
-            aside.unlink()
-        raise

@@ -23,6 +23,7 @@ from pathlib import Path
 from time import perf_counter, time
 from typing import Any, NamedTuple
 
+from hwal.aside import write_file
 from hwal.display import Display, human, make_display, progress_mode, shown_loss
 from hwal.errors import ScriptError
 from hwal.metrics_file import MetricsFile
@@ -261,11 +262,14 @@ def _json(value: Any) -> str:
 
 
 def _cut(path: Path, step: int) -> None:
-    """Leaves the lines up to `step`. Written aside and renamed, so that a kill leaves the old file or the new one."""
-    kept = [line for line in path.read_text(encoding="utf-8").splitlines() if _step_of(line) <= step]
-    aside = path.with_suffix(".tmp")
-    aside.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
-    aside.replace(path)
+    """Leaves the lines up to `step`, in one instant: a kill leaves the old file or the new one. They come first, so that the
+    file is cut short, which a full disk allows; were they not, it would be written anew."""
+    text = path.read_text(encoding="utf-8")
+    kept = "".join(line + "\n" for line in text.splitlines() if _step_of(line) <= step)
+    if text.startswith(kept):
+        os.truncate(path, len(kept.encode()))
+    else:
+        write_file(path, kept)
 
 
 def _line_of(path: Path, step: int) -> Line | None:

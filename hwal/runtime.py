@@ -241,17 +241,15 @@ class Runtime(ABC):
 
     def write_plan(self, **decided: Any) -> None:
         """Leaves the plan in run_dir/plan.json, with what was still "auto" in it decided."""
+            from hwal.aside import write_file
+
         if self.is_main:
             path = self.run_dir / "plan.json"
             try:
-                path.write_text(replace(self.job.plan, **decided).to_json(indent=1) + "\n", encoding="utf-8")
+                write_file(path, replace(self.job.plan, **decided).to_json(indent=1) + "\n")
             except OSError as error:
-                path.unlink(missing_ok=True)  # half a plan would pass for a run
-                raise OutputError(
-                    f"the run's folder cannot be written: {error.strerror}",
-                    where=str(path),
-                    hint="free space, or another --out",
-                ) from None
+                what, hint = f"the run's folder cannot be written: {error.strerror}", "free space, or another --out"
+                raise OutputError(what, where=str(path), hint=hint) from None
 
     def preempt(self) -> None:
         """Saves, leaves preempted.json and ends the script with exit code 75. Every rank calls it at the same step."""
@@ -265,7 +263,8 @@ class Runtime(ABC):
             raise Preempted(self._nothing_to_save(name))
         folder = self.save_to_stop()
         if self.is_main:
-            self.checkpoints.mark_preempted(self.run_dir, name, self.steps_done)
+            if wrong := self.checkpoints.mark_preempted(self.run_dir, name, self.steps_done):
+                self.say(wrong)
             self.say(f"{name}: saved {folder}; {go_on(self.run_dir)}")
         self.barrier()  # mpirun kills the others when one has ended
         raise Preempted(rank_code(EXIT_PREEMPTED, self.job.world.launcher))
@@ -283,10 +282,10 @@ class Runtime(ABC):
         self.say(told)
         return rank_code(code, self.job.world.launcher)
 
-    def say(self, text: str) -> None:
-        """One line to the person at the terminal, from the main rank, above the progress bar."""
+    def say(self, *parts: object) -> None:
+        """One line to the person at the terminal, from the main rank, above the progress bar. `parts` are as print's."""
         if self.is_main:
-            self.reporter.say(text)
+            self.reporter.say(" ".join(map(str, parts)))
 
 
 class TorchRuntime(Runtime):

@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 
 from hwal.choose import choose
+from hwal.display import tell
 from hwal.env import DEVICE, PROCESSES, SETTINGS, STATE_DIR, TOPOLOGY, Settings, strangers
 from hwal.errors import HwalError, ScriptError, UsageError, VersionError, WorldError, nearest
 from hwal.host import Host
@@ -71,7 +72,7 @@ def begin(framework: str | None, environ: MutableMapping[str, str]) -> Runtime:
         if not environ.get(STATE_DIR):  # else hwal's launcher has it
             hold(run_dir)
         for line in (*laid.lines, *(_again(plan, environ) if round_of(environ) != "0" else ())):
-            print(f"hwal: {line}", file=sys.stderr)
+            tell(f"hwal: {line}")
     runtime = cls(Job(world, plan, settings, laid.backend.caps, run_dir, script, again))
     runtime.start()
     return runtime

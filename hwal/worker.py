@@ -16,6 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, overload
 
+from hwal.display import tell
 from hwal.env import PLAN, PROCESSES, RESUME, RUN_DIR, STATE_DIR
 from hwal.errors import EXIT_FAILED, EXIT_OK, EXIT_PREEMPTED, HwalError, LostRankError, Preempted, ScriptError
 from hwal.launch.folder import drop_empty
@@ -152,12 +153,11 @@ def _guard(plan: Plan, environ: Mapping[str, str]) -> None:
 
 def _never_started(script: str, world: World) -> None:
     if world.rank == 0:
-        print(
+        tell(
             f"hwal: note: {script} ran, but it never called hwal.start(): "
             "hwal's precision, strategy and checkpoints did not apply\n"
             "  try:   import hwal\n"
-            "         with hwal.start() as rt: …",
-            file=sys.stderr,
+            "         with hwal.start() as rt: …"
         )
 
 
@@ -205,10 +205,16 @@ def _exited(code: Any, script: str) -> Ending:
 
 def _show(ending: Ending, station: Station | None) -> None:
     """Rank 0 of a launcher's world leaves its error to the launcher, which knows whether it was the first."""
-    with suppress(OSError, AttributeError):  # closed, or not there at all
+    try:
         sys.stdout.flush()
+    except OSError as error:
+        tell(f"hwal: note: what was printed last could not be written: {error.strerror}")
+        with suppress(OSError):  # the interpreter tries once more, and would end with a code of its own
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (AttributeError, ValueError):  # closed, or not there at all
+        pass
     if ending.lines and not (station is not None and station.is_main):
-        print("\n".join(ending.lines), file=sys.stderr, flush=True)
+        tell("\n".join(ending.lines))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 
+from hwal.display import tell
 from hwal.env import ROUND, STATE_DIR
 from hwal.launch.outcome import Exit, describe, first_failure, read_outcomes
 from hwal.preempt import blocked
@@ -78,14 +79,14 @@ class Agent(LocalElasticAgent):
         if self._last is not None and self._last.state in (WorkerState.FAILED, WorkerState.UNHEALTHY):
             most = worker_group.spec.max_restarts
             why = self._why(self._last, worker_group.workers[0].world_size)
-            with (self._state_dir / RESTARTS).open("a", encoding="utf-8") as file:
+            with suppress(OSError), (self._state_dir / RESTARTS).open("a", encoding="utf-8") as file:
                 file.write(f"{why}\n")
             self._start_again(why, worker_group, f"restart {most - self._remaining_restarts} of {most}")
         else:
             self._start_again("hwal: another machine is there", worker_group)
 
     def _start_again(self, why: str, worker_group: WorkerGroup, count: str = "this is no restart that counts") -> None:
-        print(f"{why}; torchrun starts the world again ({count})", file=sys.stderr, flush=True)
+        tell(f"{why}; torchrun starts the world again ({count})")
         super()._restart_workers(worker_group)
 
     def _why(self, result: RunResult, size: int) -> str:

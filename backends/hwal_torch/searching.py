@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hwal import shortage
 from hwal.display import size
+from hwal.errors import OutputError
 from hwal.host import Host
 from hwal.micro_batch import Tried, cache_path, cached, read_tries, remember, write_tries
 
@@ -129,7 +130,10 @@ class Search:
         """The decision, with its reason: to the person, and into plan.json."""
         rt = self._rt
         rt.say_once(f"micro-batch {rows}: {why}")
-        rt.write_plan(**rt.decided, micro_batch=rows, notes=(*rt.job.plan.notes, f"micro-batch {rows}: {why}"))
+        try:
+            rt.write_plan(**rt.decided, micro_batch=rows, notes=(*rt.job.plan.notes, f"micro-batch {rows}: {why}"))
+        except OutputError as error:
+            rt.say_once(f"plan.json does not have it: {error.what}")
 
     def _known(self, key: str, share: int | None) -> Tried:
         """On rank 0: what this run has tried, else what another found."""

@@ -14,7 +14,7 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,8 @@ def main(argv: Sequence[str]) -> int:
     failure = _launch(argv, state_dir)
     if failure is None:
         return 0
-    failure.write(state_dir)
+    with suppress(OSError):  # what the ranks have left says most of it
+        failure.write(state_dir)
     return 2 if failure.usage else 1
 
 

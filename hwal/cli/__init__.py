@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 
 from hwal import __version__
-from hwal.errors import EXIT_FAILED, EXIT_OK, HwalError, UsageError, nearest
+from hwal.errors import EXIT_FAILED, EXIT_OK, HwalError, OutputError, UsageError, nearest
 
 COMMANDS: Mapping[str, str] = {
     "train": "train a script, or the built-in language model, on the device(s) here",
@@ -50,15 +50,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     gc.disable()  # a start-up makes no garbage worth looking for, and looking costs a twentieth of it
     try:
         code = _run(arguments)
-        sys.stdout.flush()
     except HwalError as error:
         return _fail(error)
     except KeyboardInterrupt:
-        print("hwal: interrupted", file=sys.stderr)
+        tell("hwal: interrupted")
         return EXIT_FAILED
-    except BrokenPipeError:  # the reader, `head` say, had enough: of an answer that is no failure, of a run's words it is
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at its end
-        return EXIT_FAILED if arguments[0] == "train" else EXIT_OK
+    except BrokenPipeError:  # nobody reads a run's words
+        _to_nowhere()
+        return EXIT_FAILED
     finally:
         if collecting:
             gc.enable()
@@ -122,20 +121,30 @@ def unknown_argument(prog: str, token: str, flags: Iterable[str]) -> UsageError:
 
 
 def show(text: str) -> None:
-    """A command's answer, to stdout."""
+    """A command's answer, to stdout. Raises OutputError where it cannot be written, to a disk that is full say."""
     from hwal.display import printable
 
-    print(printable(text.rstrip("\n"), sys.stdout))
+    try:
+        print(printable(text.rstrip("\n"), sys.stdout), flush=True)
+    except BrokenPipeError:  # the reader, `head` say, had enough of it
+        _to_nowhere()
+    except OSError as error:
+        _to_nowhere()
+        raise OutputError(
+            f"the answer cannot be written: {error.strerror}", where="stdout", hint="free space, or another file behind >"
+        ) from None
 
 
 def tell(text: str) -> None:
     """Something about the command's work, to stderr: stdout is for its answer."""
-    from hwal.display import printable
+    from hwal.display import tell as tell_person
 
-    try:
-        print(printable(text, sys.stderr), file=sys.stderr, flush=True)
-    except OSError:
-        return  # nobody reads it: that does not stop the work
+    tell_person(text)
+
+
+def _to_nowhere() -> None:
+    """What stdout still holds back goes nowhere: the interpreter flushes it once more at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(error: HwalError) -> int:

@@ -100,7 +100,9 @@ class Attempts:
         try:
             write_tries(self._run_dir, self._before)
         except OSError as error:
-            raise OutputError(f"cannot write {self._run_dir / FILE}: {error.strerror}", where="--out") from None
+            raise OutputError(
+                f"cannot write {self._run_dir / FILE}: {error.strerror}", where="--out", hint="free space, or another --out"
+            ) from None
 
     def command(self, command: Command) -> Command:
         """`command` for the start at work: it knows that there were others, and goes on from the run's own checkpoint."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
+from hwal.display import tell
 from hwal.env import PLAN, RUN_DIR
 from hwal.errors import OutputError, UsageError
 from hwal.launch.world import read_world
@@ -24,7 +24,7 @@ def run(launch: Launch) -> int:
         raise UsageError(f"engine {launch.engine!r} cannot be run", hint=f"--engine {' or '.join(RUNNERS)}")
     if read_world(os.environ).rank == 0:  # each rank of a world that it joins gets here
         for note in launch.notes:
-            print(f"hwal: note: {note}", file=sys.stderr)
+            tell(f"hwal: note: {note}")
     launch = replace(launch, commands=tuple(_short(command) for command in launch.commands))
     engine = import_module(RUNNERS[launch.engine])
     code: int = engine.run(launch, os.environ)
@@ -40,5 +40,7 @@ def _short(command: Command) -> Command:
     try:
         path.write_text(plan, encoding="utf-8")
     except OSError as error:
-        raise OutputError(f"cannot write {path}: {error.strerror}", where="--out") from None
+        raise OutputError(
+            f"cannot write {path}: {error.strerror}", where="--out", hint="free space, or another --out"
+        ) from None
     return replace(command, env={**command.env, PLAN: str(path.absolute())})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,11 +57,20 @@ class Outcome(Record):
     log: str | None = None
 
     def write(self, state_dir: Path) -> None:
-        """Written aside and renamed: the launcher never reads half of it."""
+        """Written aside and renamed: the launcher never reads half of it. On a disk that is full, over the word before, which
+        has its place there. Raises OSError.
+        """
         path = state_dir / f"rank-{self.rank}.json"
         aside = path.with_suffix(f".{os.getpid()}.tmp")
-        aside.write_text(self.to_json(), encoding="utf-8")
-        aside.replace(path)
+        try:
+            aside.write_text(self.to_json(), encoding="utf-8")
+            aside.replace(path)
+        except OSError:
+            with suppress(OSError):
+                aside.unlink()
+            with path.open("r+b") as file:
+                file.write(self.to_json().encode())
+                file.truncate()
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
+from hwal.display import tell
 from hwal.errors import HwalError, ScriptError, UsageError
 
 
@@ -46,7 +47,7 @@ def install_excepthook() -> None:
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if isinstance(error, HwalError):
-            print("\n".join(told(error)), file=sys.stderr)
+            tell("\n".join(told(error)))
         else:
             before(kind, error, trace)
 

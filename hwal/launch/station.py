@@ -6,12 +6,15 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from hwal.env import RUN_DIR, STATE_DIR
+from hwal.errors import OutputError
 from hwal.launch.lifeline import AGENT, end_with_parent
 from hwal.launch.outcome import Outcome
+from hwal.launch.terminal import outlive_disk
 from hwal.launch.world import starts_again
 from hwal.values import World
 
@@ -27,9 +30,24 @@ class Station:
         self._prepare_log(first=not starts_again(environ))
         log = None if self.is_main else str(self.log)
         self.outcome = Outcome(world.rank, os.getpid(), device, time.time(), log=log)
-        self.outcome.write(self.folder)
+        try:
+            self.outcome.write(self.folder)
+        except OSError as error:
+            raise OutputError(
+                f"rank {world.rank} cannot leave word for the launcher: {error.strerror}",
+                where=str(self.folder),
+                hint="free space, or another TMPDIR",
+            ) from None
 
     def _prepare_log(self, first: bool) -> None:
+        """Raises OutputError."""
+        try:
+            self._open_log(first)
+        except OSError as error:
+            hint = "free space, or another --out"
+            raise OutputError(f"cannot write {self.log}: {error.strerror}", where="--out", hint=hint) from None
+
+    def _open_log(self, first: bool) -> None:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         if self.is_main:
             if first:
@@ -42,6 +60,7 @@ class Station:
         os.dup2(descriptor, 1)
         os.dup2(descriptor, 2)
         os.close(descriptor)
+        outlive_disk()
 
     def leave(
         self,
@@ -56,9 +75,9 @@ class Station:
         """The last word. An error of rank 0 goes to its log as well: the launcher shows it, unless another failed first."""
         log = self.outcome.log
         if error is not None and self.is_main:
-            with self.log.open("a", encoding="utf-8") as file:
+            with suppress(OSError), self.log.open("a", encoding="utf-8") as file:
+                log = str(self.log)
                 file.write("\n".join(lines) + "\n")
-            log = str(self.log)
         self.outcome = replace(
             self.outcome,
             ended=time.time(),
@@ -71,4 +90,9 @@ class Station:
             of_world=of_world,
             log=log,
         )
-        self.outcome.write(self.folder)
+        for outcome in (self.outcome, replace(self.outcome, lines=tuple(lines[:1]))):  # a full disk may have room for less
+            try:
+                outcome.write(self.folder)
+                break
+            except OSError:
+                continue

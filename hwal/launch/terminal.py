@@ -1,4 +1,7 @@
-"""A terminal that may close while a script prints to it: SIGHUP asks the run to save, and a print must not fail it before."""
+"""What a script prints goes to a terminal that may close, or to a disk that may be full: neither must fail its training.
+
+A terminal that closes sends SIGHUP, which asks the run to save first.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +27,38 @@ class Terminal(io.FileIO):
             return super().write(data)
 
 
+class Log(io.FileIO):
+    """A file of hwal's own behind a descriptor. What there is no room for is left out."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError:
+            return len(data)
+
+
 def outlive_terminal() -> None:
     """Has stdout and stderr survive their terminal, where they have one."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper) and stream.isatty():
-            stands_in = io.TextIOWrapper(
-                io.BufferedWriter(Terminal(stream.fileno(), "w", closefd=False)),
-                stream.encoding,
-                stream.errors,
-                line_buffering=stream.line_buffering,
-                write_through=stream.write_through,
-            )
-            setattr(sys, name, stands_in)
+            setattr(sys, name, _over(stream, Terminal))
+
+
+def outlive_disk() -> None:
+    """Has stdout and stderr, which are a log, survive its disk."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper):
+            setattr(sys, name, _over(stream, Log))
+
+
+def _over(stream: io.TextIOWrapper, kind: type[io.FileIO]) -> io.TextIOWrapper:
+    """`stream` as it is, over another kind of file."""
+    return io.TextIOWrapper(
+        io.BufferedWriter(kind(stream.fileno(), "w", closefd=False)),
+        stream.encoding,
+        stream.errors,
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
+    )

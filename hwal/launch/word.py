@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -10,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hwal.env import STATE_DIR
+from hwal.display import tell
 from hwal.errors import EXIT_FAILED, RecordError
 from hwal.launch.outcome import Outcome
 
@@ -29,6 +29,6 @@ def last_word(environ: Mapping[str, str], rank: int, error: str, lines: Sequence
         )
         after.write(Path(folder))
         if rank != 0:
-            print("\n".join(lines), file=sys.stderr, flush=True)
+            tell("\n".join(lines))
         return True
     return False
