@@ -241,9 +241,9 @@ class Runtime(ABC):
 
     def write_plan(self, **decided: Any) -> None:
         """Leaves the plan in run_dir/plan.json, with what was still "auto" in it decided."""
+        if self.is_main:
             from hwal.aside import write_file
 
-        if self.is_main:
             path = self.run_dir / "plan.json"
             try:
                 write_file(path, replace(self.job.plan, **decided).to_json(indent=1) + "\n")

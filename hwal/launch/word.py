@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from hwal.env import STATE_DIR
 from hwal.display import tell
+from hwal.env import STATE_DIR
 from hwal.errors import EXIT_FAILED, RecordError
 from hwal.launch.outcome import Outcome
 
