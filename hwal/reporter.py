@@ -17,7 +17,7 @@ import math
 import os
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import perf_counter, time
@@ -62,8 +62,11 @@ class Line(NamedTuple):
 class Reporter:
     """Takes the records of the main rank; on the others (`run_dir` None) it takes nothing and costs nothing.
 
+    Numbers that a device computes may be `pending`: what follows one waits with it until the runtime has read it.
+
     Attributes:
         latest: the last value that was given under each name; "loss" is that of the last step.
+        settle: reads all that is pending; called on the thread that asks for all lines to be written.
     """
 
     def __init__(self, run_dir: Path | None) -> None:
@@ -72,6 +75,7 @@ class Reporter:
         self.run_dir = run_dir
         self.total_steps: int | None = None
         self.unit = "samples"
+        self.settle: Callable[[], None] = lambda: None
         self.latest: dict[str, Any] = {}
         self._queue: deque[Any] = deque()  # what rt.log was given, as dicts, and between them eight values a step
         self._clock = time() - perf_counter()
@@ -145,6 +149,7 @@ class Reporter:
         that, a kill would leave steps without lines. What is logged for that step later still comes into its line.
         """
         if self._thread is not None:
+            self.settle()
             self._flushed.clear()
             self._asked.set()
             self._wake.set()
@@ -153,6 +158,7 @@ class Reporter:
 
     def close(self, failed: bool) -> None:
         """Writes what is left and takes the display down."""
+        self.settle()
         if self._thread is not None:
             self._ending = True
             self._wake.set()
@@ -194,7 +200,7 @@ class Reporter:
         lines: list[str] = []
         seconds = units = 0.0
         take = self._queue.popleft
-        while self._queue:
+        while self._queue and not _waits(self._queue):
             item = take()
             if isinstance(item, dict):
                 self._merge(item)
@@ -246,6 +252,12 @@ class Reporter:
                 target[name] = _number(value)
             except Exception as error:  # a tensor of many elements, say, which only its own library can tell
                 self.say(f"rt.log({name}=…) is left out: {error}")
+
+
+def _waits(queue: Sequence[Any]) -> bool:
+    """Whether the first record, a step's or what was logged, holds a number that is not read yet."""
+    values = queue[0].values() if isinstance(queue[0], dict) else (queue[2], queue[5])
+    return any(getattr(value, "pending", False) is True for value in values)
 
 
 def _number(value: Any) -> Any:

@@ -6,7 +6,6 @@ backends' torch_runtime.py and keras_runtime.py, over hwal_torch and hwal_keras.
 
 from __future__ import annotations
 
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -289,12 +288,19 @@ class Runtime(ABC):
 
 
 class TorchRuntime(Runtime):
-    """What a torch script holds besides: the three calls around the loss."""
+    """What a torch script holds besides: the three calls around the loss.
+
+    Attributes:
+        pad_to_multiple_of: what a collator should pad lengths to on this device; None where any length is as good.
+    """
 
     framework = "torch"
+    pad_to_multiple_of: int | None = None
 
     @abstractmethod
-    def feed(self, data: Iterable[T], train: bool = True) -> Iterator[T]: ...
+    def feed(self, data: Iterable[T], train: bool = True, pad: Mapping[str, int] | None = None) -> Iterator[T]:
+        """The batches of a loader, on the device. `pad`: name in the batch -> the value by which its rows are lengthened to a
+        multiple of pad_to_multiple_of, where there is one: each new shape costs a compilation there."""
 
     @property
     def is_ghost(self) -> bool:
@@ -374,17 +380,3 @@ class Backend(ABC):
     def resources(self, plan: Plan) -> dict[str, str]:
         """What a scheduler must grant one node, by the scheduler's names (`nvidia.com/gpu`)."""
         return {}
-
-
-def guard_spawned() -> None:
-    """Raises ScriptError in a child that multiprocessing spawned: the script's top level ran again there."""
-    process = sys.modules.get("multiprocessing.process")
-    if process is None:
-        return
-    # A spawned child imports the script before multiprocessing calls it a child: `_inheriting` is all there is by then.
-    if process.parent_process() is not None or getattr(process.current_process(), "_inheriting", False):
-        raise ScriptError(
-            "hwal.start() was called in a child process",
-            why="a DataLoader worker or another spawned process imports the script again, and its top level calls start()",
-            hint='put the training code in main() under `if __name__ == "__main__":`',
-        )

@@ -24,7 +24,7 @@ from hwal.plan import make_plan
 from hwal.plan.world import at_world
 from hwal.registry import Registry
 from hwal.rundir import choose_run_dir, is_new, make_run_dir, refuse_second
-from hwal.runtime import Backend, Job, Runtime, guard_spawned
+from hwal.runtime import Backend, Job, Runtime
 from hwal.strategy_file import take_file
 from hwal.survey import survey
 from hwal.values import AUTO, Choice, Decision, Plan, Request, World
@@ -96,6 +96,20 @@ def check_size(world: World, environ: Mapping[str, str]) -> None:
             where=f"{PROCESSES}={asked}; {_whence(world)}",
             why="training would go on in separate worlds, each on its own",
             hint=f"hwal train -n {asked} script.py starts all of them" if asked > 1 else f"unset {PROCESSES}",
+        )
+
+
+def guard_spawned() -> None:
+    """Raises ScriptError in a child that multiprocessing spawned: the script's top level ran again there."""
+    process = sys.modules.get("multiprocessing.process")
+    if process is None:
+        return
+    # A spawned child imports the script before multiprocessing calls it a child: `_inheriting` is all there is by then.
+    if process.parent_process() is not None or getattr(process.current_process(), "_inheriting", False):
+        raise ScriptError(
+            "hwal.start() was called in a child process",
+            why="a DataLoader worker or another spawned process imports the script again, and its top level calls start()",
+            hint='put the training code in main() under `if __name__ == "__main__":`',
         )
 
 

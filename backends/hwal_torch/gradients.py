@@ -80,7 +80,7 @@ class Gradients:
         else:
             total, count = None, unit.high - unit.low
         if self._whole:
-            mean = loss if total is None else total / (count if count else 1)
+            mean = loss if total is None else total / self._divisor(count)
             self.loss, self.count = mean.item() if self._on_host else mean.detach(), count
             mean.backward()
             return
@@ -95,6 +95,12 @@ class Gradients:
             total = self._scaler.scale(total / self._guess)
         total.backward()
         strategy.went_back(unit)
+
+    def _divisor(self, count: Any) -> Any:
+        """A count, 1 in place of 0; a device's is not read."""
+        if self._on_host or not isinstance(count, torch.Tensor):
+            return count if count else 1
+        return torch.where(count == 0, 1, count)
 
     def _first_guess(self, count: Any, unit: Unit) -> float:
         """The global count, from what all ranks' first micro-batches count for their rows; where the order of parts counts,

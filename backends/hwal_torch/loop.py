@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from hwal.watch.pulse import DATA, EVALUATING, SCRIPT, TRAINING
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from hwal_torch.runtime import SharedTorchRuntime
 
 
+Put = Callable[[Any], Any] | None  # what is done to a batch before the script has it
+
+
 class Loop:
     """Attributes:
     unit: the forward that is at work in a training feed; None outside of one.
@@ -27,7 +30,7 @@ class Loop:
         self.unit: Unit | None = None
         self.left: Unit | None = None
 
-    def train(self, data: Any) -> Iterator[Any]:
+    def train(self, data: Any, put: Put) -> Iterator[Any]:
         """The batches of a training feed, from where the run goes on."""
         rt = self._rt
         at = rt.progress
@@ -49,9 +52,9 @@ class Loop:
             rt.search.begin(data)
         rt.pulse.source, rt.pulse.phase = data, DATA
         try:
-            yield from self._micro_batches(data, self._reading(skip))
+            yield from self._micro_batches(data, self._reading(skip), put)
             while rt.search is not None and rt.search.grown():
-                yield from self._micro_batches(data, self._reading(at.steps_in_feed))
+                yield from self._micro_batches(data, self._reading(at.steps_in_feed), put)
         finally:
             self.left, self.unit = self.unit, None
             rt.pulse.phase = SCRIPT
@@ -62,7 +65,7 @@ class Loop:
         at.end_feed()
         rt.ending.turn()
 
-    def evaluate(self, data: Any) -> Iterator[Any]:
+    def evaluate(self, data: Any, put: Put) -> Iterator[Any]:
         """The batches of an evaluation feed, which may lie within a training one."""
         rt = self._rt
         unit, training, pulse = self.unit, rt.strategy.training, rt.pulse
@@ -76,7 +79,7 @@ class Loop:
                     rt.preempt()
                 pulse.count += 1
                 pulse.phase, self.left = EVALUATING, rows
-                yield batch if rt.on_host else rt.to_device(batch)
+                yield batch if put is None else put(batch)
                 pulse.phase = DATA
         finally:
             if pulse.phase != EVALUATING:  # it was read to its end
@@ -87,7 +90,7 @@ class Loop:
             self.unit, rt.strategy.training = unit, training
             rt.strategy.rest()
 
-    def _micro_batches(self, data: Any, reading: Reading) -> Iterator[Any]:
+    def _micro_batches(self, data: Any, reading: Reading, put: Put) -> Iterator[Any]:
         rt = self._rt
         gradients, at, pulse, strategy = rt.gradients, rt.progress, rt.pulse, rt.strategy
         for unit, batch in read(data, reading, rt.say_once, pulse.tick):
@@ -98,7 +101,7 @@ class Loop:
             self.unit = unit
             pulse.count += 1
             pulse.phase = TRAINING
-            yield batch if rt.on_host else rt.to_device(batch)
+            yield batch if put is None else put(batch)
             pulse.phase = DATA
             self.unit = None
             if unit.last:

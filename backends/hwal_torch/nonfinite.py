@@ -47,6 +47,17 @@ class NotFinite:
             hint="a lower learning rate, clip=1.0 or --precision fp32; --on-nan skip leaves such batches out",
         )
 
+    def found_late(self, step: int, loss: float) -> None:
+        """The loss of an earlier step was NaN or infinite, on a device whose numbers are read late. Raises ScriptError."""
+        rt = self._rt
+        raise ScriptError(
+            f"the loss of step {step} is {loss}",
+            where=f"read after step {rt.steps_done}: updates were made meanwhile, and are not saved",
+            why=_first_bad(rt.parameters()),
+            hint="a lower learning rate, clip=1.0 or --precision fp32; --on-nan skip leaves such batches out, and waits for "
+            "each loss to know",
+        )
+
     def _on_ranks(self) -> str:
         """Whose part of the global batch it was."""
         rt = self._rt

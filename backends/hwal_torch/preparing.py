@@ -14,10 +14,7 @@ from hwal.plan.strategy import mesh_of
 from hwal_torch import loading, optim
 from hwal_torch.blocks import find_blocks
 from hwal_torch.checkpoint import held
-from hwal_torch.compiling import compile_blocks
-from hwal_torch.decide import for_models
 from hwal_torch.meta import allocate
-from hwal_torch.recompute import recompute_blocks
 from hwal_torch.trouble import mixes_samples
 from hwal_torch.units import Cut
 
@@ -28,7 +25,7 @@ if TYPE_CHECKING:
 def prepare(rt: SharedTorchRuntime, objects: Sequence[Any]) -> None:
     """Prepares models, optimizers and schedulers, all in place. Raises ScriptError, CheckpointError and VersionError."""
     _sort(rt, objects)
-    decision, warning = for_models(rt.job, rt.models, rt.optimizers, rt.device)
+    decision, warning = rt.decide_strategy()
     if decision != rt.strategy_decision:
         rt.take_strategy(decision)
     names = optim.names_of(rt.models)
@@ -76,7 +73,7 @@ def _lay_out(rt: SharedTorchRuntime, model: nn.Module) -> None:
     """Puts a model on the device, or this rank's part of it; has its blocks compiled and recomputed where asked."""
     settings, strategy = rt.job.settings, rt.strategy
     if not strategy.sharded:
-        allocate(model, rt.device)
+        allocate(model, rt.home)
         rt.place(model)
     if not (strategy.sharded or settings.compile or settings.grad_checkpoint):
         return
@@ -85,6 +82,6 @@ def _lay_out(rt: SharedTorchRuntime, model: nn.Module) -> None:
         strategy.shard(model, blocks)
         rt.say_once(f"sharded: {blocks.why}")
     if settings.compile:
-        rt.say_once(compile_blocks(model, blocks, rt.device))
+        rt.say_once(rt.compile(model, blocks))
     if settings.grad_checkpoint:
-        rt.say_once(recompute_blocks(model, blocks))
+        rt.say_once(rt.recompute(model, blocks))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
@@ -22,18 +22,23 @@ from hwal.runtime import Job, TorchRuntime
 from hwal.values import Decision
 from hwal.watch.pulse import PREPARING, SAVING, Pulse
 from hwal_torch import loading, oom, optim, preparing, saving, world
+from hwal_torch.blocks import Blocks
 from hwal_torch.buffers import Buffers
 from hwal_torch.channel import Channel
-from hwal_torch.decide import before_models, make_strategy
+from hwal_torch.compiling import compile_blocks
+from hwal_torch.decide import before_models, for_models, make_strategy
 from hwal_torch.gradients import Gradients
 from hwal_torch.loading import Found
 from hwal_torch.loop import Loop
 from hwal_torch.meta import LARGE, Empties
 from hwal_torch.nonfinite import NotFinite
+from hwal_torch.padding import pad as padded
 from hwal_torch.precision import Precision
+from hwal_torch.recompute import recompute_blocks
 from hwal_torch.searching import Search
 from hwal_torch.seeding import HostRandom, mix, seed_host
 from hwal_torch.stopping import Ending
+from hwal_torch.strategy import Strategy
 from hwal_torch.units import Cut, Unit
 from hwal_torch.watching import explain, watch
 
@@ -125,7 +130,7 @@ class SharedTorchRuntime(TorchRuntime):
         """Goes on by a strategy, and cuts batches as it needs them."""
         settings = self.job.settings
         self.strategy_decision = decision
-        self.strategy = make_strategy(decision.value, self.job, self.device)
+        self.strategy = self.make_strategy(decision)
         micro_batch = self.job.plan.micro_batch if isinstance(self.job.plan.micro_batch, int) else None
         self.cut = Cut(self.rank, self.world_size, micro_batch, settings.virtual_ranks, self.strategy.equal)
 
@@ -178,9 +183,30 @@ class SharedTorchRuntime(TorchRuntime):
             self.ending.has_saved(self.found.folder)
         return objects[0] if len(objects) == 1 else objects
 
+    @property
+    def home(self) -> torch.device:
+        """Where models are while they are prepared and a checkpoint is read into them."""
+        return self.device
+
+    def decide_strategy(self) -> tuple[Decision, str | None]:
+        """The run's strategy, now that its models are known, and a warning. Every rank calls it."""
+        return for_models(self.job, self.models, self.optimizers, self.device)
+
+    def make_strategy(self, decision: Decision) -> Strategy:
+        """What carries a decision out."""
+        return make_strategy(decision.value, self.job, self.device)
+
     def place(self, model: nn.Module) -> None:
-        """Moves a model to the device, in place."""
+        """Moves a model to its home, in place."""
         model.to(self.device)
+
+    def compile(self, model: nn.Module, blocks: Blocks) -> str:
+        """--compile; returns what to say of it."""
+        return compile_blocks(model, blocks, self.device)
+
+    def recompute(self, model: nn.Module, blocks: Blocks) -> str:
+        """--grad-checkpoint; returns what to say of it."""
+        return recompute_blocks(model, blocks)
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """Name (as optim.names_of gives it) -> parameter, of all prepared models."""
@@ -189,8 +215,11 @@ class SharedTorchRuntime(TorchRuntime):
 
     # the loop
 
-    def feed(self, data: Iterable[T], train: bool = True) -> Iterator[T]:
-        return self.loop.train(data) if train else self.loop.evaluate(data)
+    def feed(self, data: Iterable[T], train: bool = True, pad: Mapping[str, int] | None = None) -> Iterator[T]:
+        put = None if self.on_host else self.to_device
+        if pad and (multiple := self.pad_to_multiple_of) is not None:
+            put = lambda batch: self.to_device(padded(batch, pad, multiple))  # noqa: E731
+        return self.loop.train(data, put) if train else self.loop.evaluate(data, put)
 
     @property
     def at_work(self) -> Unit | None:
@@ -225,23 +254,28 @@ class SharedTorchRuntime(TorchRuntime):
             raise ScriptError("rt.step() before rt.backward()", hint="rt.backward(loss), then rt.step(optimizer)")
         gradients.stepped.append(optimizer)
         lr = optimizer.param_groups[0]["lr"]
-        loss = float(gradients.loss)  # free where the host computes; a device that works ahead of it must look less often
+        loss = self.look(gradients.loss)
         if first:
             self.step_done(loss, lr, unit.total, gradients.count)
         if self.world_size > 1:
             self.strategy.check(optimizer)
             if first:
                 self.buffers.share()
-        if math.isfinite(loss):
+        if type(loss) is not float or math.isfinite(loss):
             gradients.apply(optimizer, clip, self.strategy)
         else:
             self.not_finite.meet(loss, optimizer)
         return True
 
+    def look(self, loss: Any) -> Any:
+        """The loss as a number; on a device that works far ahead of the host one that becomes a number later."""
+        return float(loss)
+
     def mean(self, total: Any, count: Any = 1) -> float:
         asked = float(self.stop_request.name is not None)
         self.pulse.count += 1
-        told = torch.tensor([float(total), float(count), asked], dtype=torch.float64, device=self.device)
+        where = self.device if self.world_size > 1 else None
+        told = torch.tensor([float(total), float(count), asked], dtype=torch.float64, device=where)
         if self.world_size > 1:
             dist.all_reduce(told)
         if told[2] and self.loop.unit is None:  # within a step the step decides
