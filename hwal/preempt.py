@@ -17,6 +17,7 @@ from hwal.env import STATE_DIR
 from hwal.errors import EXIT_FAILED, EXIT_OK, EXIT_PREEMPTED, Preempted
 
 LINGER = 30  # seconds that a loader's worker works on after SIGTERM
+SECOND = 2.0  # seconds after which another thread, which looks once a second, takes a signal for a second one
 ECHO = 0.5  # seconds in which a second signal is the same one: wrappers pass on a Ctrl-C that the terminal sent to all
 NAMES = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGHUP")
 
@@ -88,13 +89,48 @@ def linger() -> None:
         signal.signal(number, later if number == signal.SIGTERM else signal.SIG_IGN)
 
 
+class Ears:
+    """Hears of signals while the main thread is in a call of C, where Python runs no handler: the interpreter's own handler,
+    in C, writes their numbers into a socket, which another thread reads. Opened by the main thread."""
+
+    def __init__(self) -> None:
+        import socket  # 3 ms, and only a Runtime's process needs it
+
+        self._inner, self._outer = socket.socketpair()
+        for end in (self._inner, self._outer):
+            end.setblocking(False)
+        before = signal.set_wakeup_fd(self._outer.fileno(), warn_on_full_buffer=False)
+        if before != -1:  # an event loop of the script's goes first
+            signal.set_wakeup_fd(before)
+            self._shut()
+        elif hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self.close)  # a loader's worker has signals of its own
+
+    def heard(self) -> set[int]:
+        """The numbers of the signals that have come since this was asked last."""
+        try:
+            return set(self._inner.recv(1 << 12))
+        except OSError:  # none; or it is closed
+            return set()
+
+    def close(self) -> None:
+        """Called by the main thread; a second time it does nothing."""
+        if self._inner.fileno() >= 0:
+            signal.set_wakeup_fd(-1)
+            self._shut()
+
+    def _shut(self) -> None:
+        self._inner.close()
+        self._outer.close()
+
+
 class StopRequest:
     """Remembers the first of the signals; a second one ends the process at once, with the children it has.
 
     Installed by the main thread only; elsewhere (a notebook's worker thread) it stays silent.
 
     Attributes:
-        name: of the first signal; None before.
+        name: of the first signal that the main thread has taken; None before.
         at_once: whether there is nothing to lose yet: the first one ends the script right where it is.
         too_late: whether the script has ended: the first one changes nothing.
     """
@@ -106,6 +142,9 @@ class StopRequest:
         self._before: dict[int, Any] = {}
         self._pid = 0
         self._at = 0.0
+        self._ears: Ears | None = None
+        self._heard: str | None = None
+        self._heard_at = 0.0
 
     def __bool__(self) -> bool:
         return self.name is not None
@@ -117,7 +156,31 @@ class StopRequest:
         for number in numbers():
             self._before[number] = signal.signal(number, self._on_signal)
 
+    def listen(self) -> None:
+        """From here on `asked` knows of a signal in any case. Called by the main thread, after install()."""
+        if self._before and threading.current_thread() is threading.main_thread():
+            self._ears = Ears()
+
+    def asked(self) -> str | None:
+        """The name of the first signal, also while the main thread cannot take it. Called by one other thread, again and again:
+        where the main thread has not come back meanwhile, a second signal ends the process here."""
+        ears = self._ears
+        for number in ears.heard() if ears is not None else ():
+            if signal.getsignal(number) != self._on_signal or self.too_late:
+                continue  # the script's own by now
+            now = monotonic()
+            if self._heard is None:
+                self._heard, self._heard_at = signal.Signals(number).name, now
+            elif self.name is None and now - self._heard_at >= SECOND:
+                _write(f"\nhwal: {signal.Signals(number).name} again: ends at once\n")
+                _end_children()
+                os._exit(EXIT_FAILED)
+        return self.name or self._heard
+
     def uninstall(self) -> None:
+        if self._ears is not None:
+            self._ears.close()
+            self._ears = None
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before = {}

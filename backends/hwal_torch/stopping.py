@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch.distributed import Store  # type: ignore[attr-defined]
 
 from hwal.errors import OutputError
+from hwal.watch.pulse import SAVING
 from hwal_torch.vote import Vote
 
 if TYPE_CHECKING:
@@ -77,15 +78,25 @@ class Ending:
         self._last = self._moment(folder)
 
     def saved(self) -> Path | None:
-        """The run's checkpoint of this very moment, once it is whole; None where there is none. Every rank calls it."""
-        try:
-            self._rt.saving.wait()
-        except OutputError as error:
-            if self._rt.channel.all(self._rt.stop_request.name is None):
-                raise  # this is why the run ends
-            self._rt.say(f"{error.what}; once more, before the run ends")
-        folder = self._rt.checkpoints.path(self._rt.steps_done)
-        return folder if self._rt.channel.ask(lambda: self._last == self._moment(folder)) else None
+        """The run's checkpoint of this very moment, once it is whole; None where there is none. Every rank calls it.
+
+        Raises what the last save failed for, where that is why the run ends and nobody asked it to.
+        """
+        rt = self._rt
+        failed: Exception | None = None
+        with rt.pulse.during(SAVING):  # the time that the save takes is its own
+            try:
+                rt.saving.wait()
+            except Exception as error:
+                failed = error
+            asked = not rt.channel.all(rt.stop_request.name is None)
+            if not rt.channel.all(failed is None):
+                self._last = None
+                if not asked or not isinstance(failed, OutputError | None):
+                    raise failed or OutputError("a checkpoint could not be written", why="another rank says so")
+                rt.say(f"{failed.what if failed else 'a checkpoint could not be written'}; once more, before the run ends")
+            folder = rt.checkpoints.path(rt.steps_done)
+            return folder if rt.channel.ask(lambda: self._last == self._moment(folder)) else None
 
     def _moment(self, folder: Path) -> Any:
         """Equal for two checkpoints that hold the same. torch counts how often a tensor was changed in place."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from functools import partial
 from typing import TYPE_CHECKING
 
 import torch.distributed as dist
@@ -15,10 +14,11 @@ from hwal.env import STATE_DIR
 from hwal.errors import EXIT_FAILED, HwalError, LostRankError
 from hwal.launch.outcome import is_lost_peer
 from hwal.launch.script import told
-from hwal.launch.word import last_word
+from hwal.launch.word import drop_beat, last_word, leave_beat, nothing_lost
+from hwal.preempt import nothing_to_save, rank_code
 from hwal.values import World
 from hwal.watch import stacks
-from hwal.watch.beat import Doom
+from hwal.watch.beat import Beat, Doom
 from hwal.watch.link import Hub, Spoke
 from hwal.watch.spot import Signs
 from hwal.watch.watchdog import Place, Watchdog
@@ -30,9 +30,9 @@ SIGNS = Signs(
     collectives=("torch.distributed",),
     may_wait=("_engine_run_backward",),  # DDP's all-reduces end in there, and FSDP's on devices of their own
     compilers=("torch._dynamo.convert_frame", "torch._inductor.compile_fx"),
-    names={"_train": "feed", "_evaluate": "feed", "_micro_batches": "feed"},
+    names={"train": "feed", "evaluate": "feed", "_micro_batches": "feed"},
 )
-FLUSH = 1.0  # seconds that metrics have to get into their file: they may hang on the same device
+FLUSH = 1.0  # seconds to look for checkpoints and to write metrics down: the file system may be what hangs
 
 
 def meet(store: Store, world: World) -> Hub | Spoke | None:
@@ -56,19 +56,10 @@ def meet(store: Store, world: World) -> Hub | Spoke | None:
 
 def watch(rt: SharedTorchRuntime, store: Store | None) -> Watchdog:
     """A watchdog over this rank, at work."""
-    place = Place(rt.rank, rt.world_size, partial(_hint, rt))
     progress = rt.progress
-    asked = rt.stop_request
-    dog = Watchdog(
-        place,
-        rt.pulse,
-        lambda: progress.step,
-        rt.job.settings.hang_timeout,
-        SIGNS,
-        partial(_end, rt),
-        lambda: asked.name is not None,
-        rt.say,
-    )
+    rt.stop_request.listen()
+    timeout = rt.job.settings.hang_timeout
+    dog = Watchdog(Place(rt.rank, rt.world_size), rt.pulse, lambda: progress.step, timeout, SIGNS, Watched(rt))
     dog.start(None if store is None else meet(store, rt.job.world))
     return dog
 
@@ -77,25 +68,75 @@ def explain(rt: SharedTorchRuntime, error: BaseException | None) -> LostRankErro
     """Which rank is gone, where the script's error only says that a connection closed."""
     if not isinstance(error, Exception) or isinstance(error, HwalError) or not is_lost_peer(str(error)):
         return None
-    return rt.watchdog.explain()
+    told = rt.watchdog.explain()
+    if told is not None:
+        told.hint = told.hint or _go_on(rt)
+    return told
 
 
-def _hint(rt: SharedTorchRuntime) -> str | None:
+def _go_on(rt: SharedTorchRuntime) -> str | None:
     """hwal's launcher says by itself what to go on from."""
     found = None if os.environ.get(STATE_DIR) else rt.checkpoints.found()
     return f"--resume {rt.run_dir} goes on from {found[0].name}" if found else None
 
 
-def _end(rt: SharedTorchRuntime, doom: Doom) -> None:
-    """Ends this process, whatever its main thread does: the metrics are written, its word is left, its children are ended."""
-    try:
-        flush = threading.Thread(target=rt.reporter.close, args=(True,), daemon=True)
-        flush.start()
-        flush.join(FLUSH)
-        lines = told(HwalError(doom.what, why=doom.why, hint=doom.hint))
+class Watched:
+    """What a watchdog does to its rank (hwal.watch.watchdog.Owner), whatever its main thread does meanwhile."""
+
+    def __init__(self, rt: SharedTorchRuntime) -> None:
+        self._rt = rt
+
+    def asked(self) -> str | None:
+        return self._rt.stop_request.asked()
+
+    def show(self, beat: Beat) -> None:
+        leave_beat(os.environ, beat)
+
+    def rest(self) -> None:
+        drop_beat(os.environ, self._rt.rank)
+
+    def tell(self, line: str) -> None:
+        self._rt.say(line)
+
+    def end(self, doom: Doom) -> None:
+        """Ends this process: the metrics are written, its word is left, its children are ended."""
+        code = EXIT_FAILED
+        try:
+            if doom.asked is not None and self._rt.gradients.count is None:
+                code = self._nothing_lost(doom)
+            else:
+                self._failed(doom)
+            for child in stacks.children_of(os.getpid()):
+                stacks.kill(child)
+        finally:
+            os._exit(code)
+
+    def _failed(self, doom: Doom) -> None:
+        rt, found = self._rt, self._files()
+        hint = "; ".join(part for part in (found and found[0], doom.hint) if part) or None
+        lines = told(HwalError(doom.what, why=doom.why, hint=hint))
         if not last_word(os.environ, rt.rank, doom.what, lines, doom.lost):
             print("\n".join(lines if rt.is_main or doom.lost else lines[:1]), file=sys.stderr, flush=True)
-        for child in stacks.children_of(os.getpid()):
-            stacks.kill(child)
-    finally:
-        os._exit(EXIT_FAILED)
+
+    def _nothing_lost(self, doom: Doom) -> int:
+        """Says that a run which was asked to end before it had done a step does so now; returns the exit code."""
+        rt, found = self._rt, self._files()
+        source = rt.run_dir if found and found[0] else rt.job.settings.resume
+        code, line = nothing_to_save(doom.what, "before a step was done", source)
+        code = rank_code(code, rt.job.world.launcher)
+        if not nothing_lost(os.environ, rt.rank, f"hwal: {line}", code) and rt.is_main:
+            print(f"hwal: {line}", file=sys.stderr, flush=True)
+        return code
+
+    def _files(self) -> list[str | None]:
+        """Writes the metrics down, and asks what there is to go on from; empty where the file system does not answer."""
+        answer: list[str | None] = []
+
+        def work() -> None:
+            self._rt.reporter.close(True)
+            answer.append(_go_on(self._rt))
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        thread.join(FLUSH)
+        return answer

@@ -20,9 +20,9 @@ def run(launch: Launch, environ: Mapping[str, str]) -> int:
     """Does not return, except on Windows, where exec would leave the shell waiting for nobody."""
     (command,) = launch.commands
     if read_world(environ).launcher == "none" and searches(command, environ):
-        from hwal.launch import torchrun  # 11 ms of subprocess, and only this needs it
+        from hwal.launch import parent  # 11 ms of subprocess, and only this needs it
 
-        return torchrun.run(launch, environ)
+        return parent.run(launch, environ)
     env = {**environ, **command.env}
     sys.stdout.flush()
     sys.stderr.flush()

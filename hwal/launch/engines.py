@@ -14,7 +14,7 @@ from hwal.errors import OutputError, UsageError
 from hwal.launch.world import read_world
 from hwal.values import Command, Launch
 
-RUNNERS: Mapping[str, str] = {"direct": "hwal.launch.direct", "torchrun": "hwal.launch.torchrun"}
+RUNNERS: Mapping[str, str] = {"direct": "hwal.launch.direct", "torchrun": "hwal.launch.parent"}
 INLINE = 100_000  # bytes of one variable; Linux refuses 131072
 
 

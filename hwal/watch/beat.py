@@ -14,6 +14,8 @@ class Beat(Record):
     waits: the call in which it waits for other ranks. idle: seconds without progress. limit: seconds it may be; None:
         for ever. firm: that limit ends the run also where nobody waits for anybody, since it was asked for. announced: it is
         at what takes long by nature. source: which data set gave nothing to a rank that has long waited for data.
+    asked: the name of the signal that asked it to end; None before.
+    silence: seconds without a word after which it hangs in a call that lets no other Python run; None: it may.
     """
 
     rank: int
@@ -29,6 +31,8 @@ class Beat(Record):
     firm: bool = True
     announced: bool = False
     source: str | None = None
+    asked: str | None = None
+    silence: float | None = None
 
     @property
     def stalled(self) -> bool:
@@ -46,9 +50,11 @@ class Leave(Record):
 
 @dataclass(frozen=True)
 class Doom(Record):
-    """Why the run cannot go on: `what` in one line, why, and what to do. `lost`: a rank is gone, the others were well."""
+    """Why the run cannot go on: `what` in one line, why, and what to do. `lost`: a rank is gone, the others were well.
+    `asked`: the signal that asked it to end, where that is why it does not get longer."""
 
     what: str
     why: str | None = None
     hint: str | None = None
     lost: bool = False
+    asked: str | None = None

@@ -10,6 +10,7 @@ from hwal.watch.patience import LONG
 from hwal.watch.pulse import DATA, EVALUATING, PREPARING, SAVING, TRAINING
 
 LONGER = "--hang-timeout S waits S seconds, --hang-timeout off for ever"
+RUSH = "the run was asked to end, and waits no longer"
 BUSY = {PREPARING: " in rt.prepare", SAVING: " in rt.save"}
 
 
@@ -54,10 +55,17 @@ def to_blame(world: Mapping[int, Seen]) -> list[int]:
     return sorted(rank for rank, seen in world.items() if not seen.waits) or sorted(world)
 
 
-def stuck(world: Mapping[int, Seen], hint: str | None = None) -> Doom:
-    """The words about a world that is stuck. `hint`: what to do, besides giving it longer."""
+def stuck(world: Mapping[int, Seen]) -> Doom:
+    """The words about a world that is stuck."""
+    doom = _stuck_world(world)
+    asked = next((seen.beat.asked for seen in world.values() if seen.beat.asked), None)
+    if asked is None:
+        return replace(doom, hint=LONGER)
+    return replace(doom, what=f"{asked}: {doom.what}", why=f"{doom.why}; {RUSH}" if doom.why else RUSH, asked=asked)
+
+
+def _stuck_world(world: Mapping[int, Seen]) -> Doom:
     blamed = to_blame(world)
-    try_this = f"{hint}; {LONGER}" if hint else LONGER
     if len(world) > 1 and all(world[rank].waits for rank in blamed):
         seconds = min(world[rank].idle for rank in blamed)
         places = "; ".join(f"rank {rank} in {world[rank].beat.waits} at {world[rank].beat.line}" for rank in blamed)
@@ -66,10 +74,9 @@ def stuck(world: Mapping[int, Seen], hint: str | None = None) -> Doom:
         return Doom(
             f"the ranks have waited for each other for {seconds:.0f} s{where}: {places}",
             "every rank must come to the same calls in the same order",
-            try_this,
         )
     others = [rank for rank in sorted(world) if rank not in blamed]
-    return Doom("; ".join(_stuck(rank, world) for rank in blamed), _who_waits(others, world), try_this)
+    return Doom("; ".join(_stuck(rank, world) for rank in blamed), _who_waits(others, world))
 
 
 def slow(rank: int, world: Mapping[int, Seen]) -> str:
@@ -77,19 +84,19 @@ def slow(rank: int, world: Mapping[int, Seen]) -> str:
     return f"{_stuck(rank, world)}. It goes on; --hang-timeout S would end such a run after S seconds"
 
 
-def gone(beat: Beat, step: int, how: str, hint: str | None = None) -> Doom:
+def gone(beat: Beat, step: int, how: str) -> Doom:
     """The words about a rank whose process ended without a last word. `step`: what the others had done."""
     seen = f"last seen at {beat.line}" if beat.step >= step else None
     step = max(step, beat.step)
-    return Doom(f"rank {beat.rank} is gone after step {step}: its process {beat.pid} {how}", seen, hint, True)
+    return Doom(f"rank {beat.rank} is gone after step {step}: its process {beat.pid} {how}", seen, lost=True)
 
 
-def left(leave: Leave, hint: str | None = None) -> Doom:
+def left(leave: Leave) -> Doom:
     """The words about a rank that ended while others need it."""
     if leave.error is None:
         why = "every rank must do the same number of steps, and come to the same calls"
-        return Doom(f"rank {leave.rank} ended after step {leave.step}, while the others wait for it", why, hint, True)
-    return Doom(f"rank {leave.rank} failed after step {leave.step}: {leave.error}", None, hint, True)
+        return Doom(f"rank {leave.rank} ended after step {leave.step}, while the others wait for it", why, lost=True)
+    return Doom(f"rank {leave.rank} failed after step {leave.step}: {leave.error}", lost=True)
 
 
 def _stuck(rank: int, world: Mapping[int, Seen]) -> str:

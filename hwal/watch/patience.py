@@ -6,13 +6,14 @@ from collections import deque
 from statistics import median
 from typing import Any
 
-from hwal.watch.pulse import ANNOUNCED, SCRIPT
+from hwal.watch.pulse import ANNOUNCED, SAVING, SCRIPT
 from hwal.watch.spot import Spot
 
 SHORTEST = 60.0  # seconds
 TIMES = 20  # times the median step
 HURRY = 30.0  # seconds once the run was asked to end: Slurm and Kubernetes kill it as long after they have asked
 HURRIED = 3  # times the median step, then
+MARGIN = 5.0  # seconds that a rank may be silent beyond its limit
 LONG = 1800.0  # seconds: files, compilers, and all before the first step
 STEPS = 25  # of which the median is taken
 JUMP = 3.0  # looks: more between two of them, and the process was stopped or asleep
@@ -54,14 +55,23 @@ class Patience:
         return isinstance(self._asked, float)
 
     def limit(self, phase: str, spot: Spot, hurried: bool = False) -> float | None:
-        """Seconds that a rank may be idle there; None: for ever. `hurried`: it was asked to end."""
-        if self._asked == "off" or spot.debugging:
+        """Seconds that a rank may be idle there; None: for ever. `hurried`: it was asked to end, and to save before; what may
+        take for ever else may not then, and while it prepares there is nothing to save."""
+        if spot.debugging or (self._asked == "off" and not hurried):
             return None
-        if phase == SCRIPT and spot.waits is None:
+        if phase == SCRIPT and spot.waits is None and not hurried:
             return None  # it may do what it likes, as long as nobody waits
         asked = self._asked if isinstance(self._asked, float) else None
-        if spot.compiling or phase in ANNOUNCED:
+        if spot.compiling or phase == SAVING or (phase in ANNOUNCED and not hurried):
             return max(LONG, asked or 0.0)
         step = median(self._seconds) if self._seconds else None
         limit = asked or (LONG if step is None else max(SHORTEST, TIMES * step))
         return min(limit, max(HURRY, HURRIED * (step or 0.0))) if hurried else limit
+
+    def silence(self, limit: float | None, hurried: bool = False) -> float | None:
+        """Seconds without a look after which the rank hangs in a call that lets no other Python run. Half an hour is too long
+        for such a call also where there is no limit, or none that was asked for."""
+        if self._asked == "off" and not hurried:
+            return None
+        seconds = LONG if limit is None else limit
+        return (seconds if self.firm or hurried else max(seconds, LONG)) + MARGIN

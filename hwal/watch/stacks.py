@@ -57,6 +57,11 @@ def stack_of(pid: int, descriptor: int | None) -> str | None:
     return None
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a process was stopped by a signal, or by a debugger."""
+    return any(line.startswith("State:") and line.split()[1] in ("T", "t") for line in _lines(f"/proc/{pid}/status"))
+
+
 def _takes(pid: int) -> bool:
     """Whether the signal has a handler there: it would end a process that has none."""
     for line in _lines(f"/proc/{pid}/status"):

@@ -77,9 +77,15 @@ def test_a_stuck_world_as_printed(seen: dict[int, Seen], text: str) -> None:
     assert printed(judge.stuck(seen)) == text
 
 
-def test_what_to_go_on_from_comes_first() -> None:
-    hint = judge.stuck(world(STUCK, WAITS), "--resume runs/a goes on from step-00000040").hint
-    assert hint is not None and hint.startswith("--resume runs/a goes on from step-00000040; --hang-timeout S")
+def test_a_run_that_was_asked_to_end_says_so() -> None:
+    """It has no longer limit to ask for."""
+    doom = judge.stuck(world(STUCK, replace(WAITS, idle=30.2, limit=30.0, asked="SIGTERM")))
+    assert doom.asked == "SIGTERM" and printed(doom) == (
+        "SIGTERM: rank 1 has been stuck for 60 s in step 41: train.py:30, in preprocess\n"
+        "  why:   rank 0 has waited 30 s for it in rt.step; the run was asked to end, and waits no longer"
+    )
+    alone = judge.stuck(world(replace(STUCK, rank=0, asked="SIGINT")))
+    assert (alone.what[:7], alone.why, alone.hint) == ("SIGINT:", "the run was asked to end, and waits no longer", None)
 
 
 def test_a_lost_rank_as_printed() -> None:
@@ -90,10 +96,9 @@ def test_a_lost_rank_as_printed() -> None:
         "rank 1 is gone after step 43: its process 101 was killed by SIGKILL"
     )
     assert printed(judge.left(Leave(1, 12, "ValueError: no"))) == "rank 1 failed after step 12: ValueError: no"
-    assert printed(judge.left(Leave(1, 12), "--resume a")) == (
+    assert printed(judge.left(Leave(1, 12))) == (
         "rank 1 ended after step 12, while the others wait for it\n"
-        "  why:   every rank must do the same number of steps, and come to the same calls\n"
-        "  try:   --resume a"
+        "  why:   every rank must do the same number of steps, and come to the same calls"
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hwal.watch.patience import LONG, Patience
+from hwal.watch.patience import LONG, MARGIN, Patience
 from hwal.watch.pulse import DATA, PREPARING, SAVING, SCRIPT, TRAINING
 from hwal.watch.spot import Spot
 
@@ -68,4 +68,15 @@ def test_a_run_that_was_asked_to_end_has_half_a_minute_or_three_steps() -> None:
     assert Patience(None, 0.0).limit(TRAINING, HERE, hurried=True) == 30.0, "before the first step too"
     assert Patience(5.0, 0.0).limit(TRAINING, HERE, hurried=True) == 5.0
     assert quick.limit(SAVING, HERE, hurried=True) == LONG, "a save may take as long as it needs"
-    assert Patience("off", 0.0).limit(TRAINING, HERE, hurried=True) is None
+    assert quick.limit(PREPARING, HERE, hurried=True) == 30.0, "there is nothing to save"
+    assert quick.limit(SCRIPT, HERE, hurried=True) == 30.0, "it stands still"
+    assert Patience("off", 0.0).limit(TRAINING, HERE, hurried=True) == 30.0, "off is about hangs"
+    assert Patience("off", 0.0).limit(TRAINING, Spot("train.py:3, in main", debugging=True), hurried=True) is None
+
+
+def test_a_rank_that_is_silent_hangs_later_than_one_that_says_so() -> None:
+    assert Patience(5.0, 0.0).silence(5.0) == 5.0 + MARGIN
+    assert Patience(5.0, 0.0).silence(None) == LONG + MARGIN
+    assert Patience(None, 0.0).silence(60.0) == LONG + MARGIN, "what holds by default is for ranks that others wait for"
+    assert Patience("off", 0.0).silence(None) is None
+    assert Patience("off", 0.0).silence(30.0, hurried=True) == 30.0 + MARGIN

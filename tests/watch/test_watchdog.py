@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hwal.watch.beat import Doom
+from hwal.watch.beat import Beat, Doom
 from hwal.watch.link import Hub, Spoke
 from hwal.watch.pulse import SAVING, TRAINING, Pulse
 from hwal.watch.spot import Signs
@@ -33,9 +33,23 @@ class Rank:
         self.doom: Doom | None = None
         self.doomed, self.done = threading.Event(), threading.Event()
         self.link: Hub | Spoke | None = hub if rank == 0 or hub is None else Spoke("127.0.0.1", hub.port, hub.key, rank)
-        self.dog = Watchdog(Place(rank, size, lambda: None), self.pulse, lambda: self.steps, asked, SIGNS, self._end)
+        self.dog = Watchdog(Place(rank, size), self.pulse, lambda: self.steps, asked, SIGNS, self)
+        self.signal: str | None = None
+        self.shown = 0
 
-    def _end(self, doom: Doom) -> None:
+    def asked(self) -> str | None:
+        return self.signal
+
+    def show(self, beat: Beat) -> None:
+        self.shown += 1
+
+    def rest(self) -> None:
+        return
+
+    def tell(self, line: str) -> None:
+        return
+
+    def end(self, doom: Doom) -> None:
         self.doom = doom
         self.doomed.set()
         self.dog._stopped.set()  # where the process would end
@@ -104,7 +118,7 @@ def test_a_rank_whose_line_closes_is_gone(lost: int) -> None:
     for rank in ranks:
         rank.run(trains)
     other = ranks[1 - lost]
-    while lost not in other.dog._beats:  # until it has been heard of
+    while not other.shown or lost not in other.dog._roll.beats:  # until it has been heard of
         assert not other.doomed.wait(0.02)
     ranks[lost].dog._stopped.set()  # it closes its sockets, and says nothing
     assert other.doomed.wait(PATIENCE) and other.doom is not None

@@ -1,0 +1,78 @@
+"""What comes of a run that had a launcher: hwal's exit code, what went wrong, and what there is to go on from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hwal.display import tell
+from hwal.errors import EXIT_FAILED, EXIT_OK, EXIT_PREEMPTED, EXIT_USAGE, HwalError
+from hwal.launch import outcome
+from hwal.launch.script import told
+from hwal.preempt import nothing_to_save
+from hwal.watch.beat import Doom
+
+
+@dataclass(frozen=True)
+class End:
+    """How the last start of a run ended.
+
+    Attributes:
+        code: the exit code of what was started. signal: the name of the signal that asked the run to end.
+        none_there: that was passed on to nobody, since no rank had started. twice: a second one ended all at once.
+        doom: why the launcher ended the ranks.
+    """
+
+    code: int
+    signal: str | None = None
+    none_there: bool = False
+    twice: bool = False
+    doom: Doom | None = None
+
+
+def conclude(end: End, size: int | None, resumed: str | None, state_dir: Path, logs: Path, killed: str | None) -> int:
+    """hwal's exit code; the rest is printed. `size`: of the world, None where machines came and went. `resumed`: what the run
+    began with. `killed`: as in outcome.describe."""
+    outcomes = outcome.read_outcomes(state_dir)
+    source = str(logs.parent) if any(logs.parent.glob("checkpoints/step-*")) else resumed
+    preempted = [left.preempted for left in outcomes.values()]
+    if preempted and all(preempted):
+        for line in next((left.lines for left in outcomes.values() if left.alone and left.lines), ()):
+            tell(line)
+        return EXIT_PREEMPTED if source else EXIT_FAILED
+    if end.code == 0:  # a signal may have come to one rank after the end
+        return EXIT_OK
+    if end.signal is not None and end.none_there:
+        code, line = nothing_to_save(end.signal, "before any rank had started", source)
+        tell(f"hwal: {line}")
+        return code
+    failure = outcome.read_failure(state_dir) or outcome.Failure()
+    code, lines = _verdict(end, failure, outcomes, size or len(outcomes), logs, killed)
+    if source and code != EXIT_USAGE:
+        lines.append(f"hwal: the last finished checkpoint is whole: go on with --resume {source}")
+    tell("\n".join(lines))
+    return code
+
+
+def _verdict(
+    end: End,
+    failure: outcome.Failure,
+    outcomes: Mapping[int, outcome.Outcome],
+    size: int,
+    logs: Path,
+    killed: str | None,
+) -> tuple[int, list[str]]:
+    """hwal's exit code for a run that failed, and what to print about it."""
+    if end.twice:
+        return EXIT_FAILED, ["hwal: all ranks were ended"]
+    if end.doom is not None:
+        return EXIT_FAILED, told(HwalError(end.doom.what, why=end.doom.why, hint=end.doom.hint))
+    if failure.agent is not None:
+        return EXIT_USAGE if failure.usage else EXIT_FAILED, [f"hwal: error: {failure.agent}"]
+    verdict = outcome.first_failure(failure.exits, outcomes)
+    if verdict is None:
+        return EXIT_FAILED, [f"hwal: torchrun ended with exit code {end.code} and left no word why"]
+    if end.signal is not None and verdict.outcome is not None and verdict.outcome.error is None:
+        return EXIT_FAILED, [f"hwal: {end.signal}: rank {verdict.rank} ended before it could save"]
+    return verdict.code, [*outcome.describe(verdict, size, logs, killed), *outcome.restarts(failure)]
