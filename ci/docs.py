@@ -24,6 +24,7 @@ BLOCK = re.compile(r"<!-- generated: (?P<name>[a-z-]+) -->\n(?P<body>.*?)<!-- /g
 
 VERIFIED: Mapping[str, str] = {
     "cpu": "trained on in every run of ci/check",
+    "tpu": "`tpu:cpu` (XLA's CPU platform) trained on in every run of ci/check; its probe on recorded hosts; no chip yet",
     "null": "trained on in every run of ci/check (it computes on the CPU)",
 }
 """Backend -> on what it really ran; a built-in one must say."""

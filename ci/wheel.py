@@ -12,7 +12,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-PACKAGES = {"hwal", "hwal_cpu", "hwal_null", "hwal_torch"}
+PACKAGES = {"hwal", "hwal_cpu", "hwal_null", "hwal_torch", "hwal_tpu"}
 MUST = {
     "hwal/py.typed",
     "hwal/testing/__init__.py",
@@ -21,6 +21,7 @@ MUST = {
     "hwal_null/probe.py",
     "hwal_torch/recipe.py",
     "hwal_torch/testing.py",
+    "hwal_tpu/probe.py",
 }
 
 

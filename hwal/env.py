@@ -19,7 +19,9 @@ PREFIX = "HWAL_"
 DEVICE = "HWAL_DEVICE"
 TOPOLOGY = "HWAL_TOPOLOGY"
 NULL_DEVICES = "HWAL_NULL_DEVICES"
+TPU_METADATA = "HWAL_TPU_METADATA"
 PLAN = "HWAL_PLAN"
+WORLD = "HWAL_WORLD"
 PROCESSES = "HWAL_PROCESSES"
 STATE_DIR = "HWAL_STATE_DIR"
 RUN_DIR = "HWAL_RUN_DIR"
@@ -32,8 +34,10 @@ WIRING: Mapping[str, str] = {
     DEVICE: "what --device names, for a script started without hwal train (default auto)",
     TOPOLOGY: "a file that `hwal devices --json` wrote, or a recorded host's folder, read in place of asking this machine",
     NULL_DEVICES: "how many imaginary devices the null backend reports (default none)",
+    TPU_METADATA: "1: a TPU VM's metadata server may be asked which slice it is part of (default 0: variables only)",
     PROGRESS: "bar, lines or off: how a run shows its progress (default: bar on a terminal, lines elsewhere)",
     PLAN: "set by the launcher: the Plan, as JSON or as the path of a JSON file",
+    WORLD: "set by the launcher: the World, as JSON, of machines that start the same command and have no launcher between them",
     PROCESSES: "set by the launcher: how many processes were asked for; a world of another size is refused",
     STATE_DIR: "set by the launcher: the folder where ranks leave word for it",
     RUN_DIR: "set by the launcher: the run's folder, already made",

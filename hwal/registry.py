@@ -15,6 +15,7 @@ GROUP = "hwal.backends"
 
 BUILT_IN: Mapping[str, str] = {
     "cpu": "hwal_cpu:backend",
+    "tpu": "hwal_tpu:backend",
     "null": "hwal_null:backend",
 }
 

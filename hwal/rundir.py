@@ -11,7 +11,7 @@ from pathlib import Path
 from hwal.env import RUN_DIR, Settings
 from hwal.errors import OutputError, UsageError
 from hwal.launch.world import job_id, starts_again
-from hwal.values import World
+from hwal.values import SLICE, World
 
 RUNS = Path("runs")
 TRACES = ("metrics.jsonl", "checkpoints", "plan.json", "preempted.json")
@@ -38,6 +38,13 @@ def choose_run_dir(settings: Settings, stem: str, world: World, environ: Mapping
         return Path(settings.resume)
     name = _clean(stem) or "run"
     if world.size > 1:
+        if world.launcher == SLICE:
+            raise UsageError(
+                f"{world.size} machines need a folder for the run that is the same for all of them",
+                where="--out",
+                why="each has started on its own, and they cannot agree on one that is free",
+                hint="--out DIR, on a disk that all of them have",
+            )
         return RUNS / f"{name}-{_clean(job_id(environ, world) or 'job')}"
     try:
         return next(path for path in _candidates(name) if not (path.exists() or path.is_symlink()))

@@ -377,6 +377,20 @@ class Backend(ABC):
         """Variables that every rank must have before its framework is imported."""
         return {}
 
+    def rank_environment(self, plan: Plan, world: World, host: Host) -> dict[str, str]:
+        """The variables that differ from rank to rank: what this one must have before its framework is imported."""
+        return {}
+
+    def check(self, plan: Plan) -> None:  # noqa: B027 - most backends have nothing to refuse
+        """Raises PlanError where the devices cannot run `plan`, for a reason that Caps does not tell."""
+
+    def world(self, plan: Plan, host: Host) -> World | None:
+        """The world that machines wired up with each other make, where each of them starts the same command; None elsewhere.
+
+        Asked only where no launcher has started this process. Raises WorldError where this machine's place is not known.
+        """
+        return None
+
     def resources(self, plan: Plan) -> dict[str, str]:
         """What a scheduler must grant one node, by the scheduler's names (`nvidia.com/gpu`)."""
         return {}

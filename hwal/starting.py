@@ -49,7 +49,7 @@ def begin(framework: str | None, environ: MutableMapping[str, str]) -> Runtime:
     check_size(world, environ)
     given = read_plan(environ)
     if given is None:
-        settings, laid = _lay(framework, settings, world, environ)
+        settings, laid, world = _lay(framework, settings, world, environ)
         take_place(laid.plan.processes[world.local_rank % laid.plan.local_size], environ)
         for name, value in laid.backend.environment(laid.plan).items():
             environ.setdefault(name, value)
@@ -57,6 +57,8 @@ def begin(framework: str | None, environ: MutableMapping[str, str]) -> Runtime:
         laid = Laid(given, _backend(given.backend))
     check_plan(laid.plan, world, framework)
     plan = at_world(laid.plan, settings, world.nodes, laid.backend.caps)
+    for name, value in laid.backend.rank_environment(plan, world, Host()).items():
+        environ.setdefault(name, value)
     cls = runtime_class(laid.backend, plan.framework)
     script = sys.argv[0] if sys.argv else ""
     run_dir = choose_run_dir(settings, _stem(script), world, environ)
@@ -155,10 +157,10 @@ def runtime_class(backend: Backend, framework: Decision) -> type[Runtime]:
     return cls
 
 
-def _lay(framework: str | None, settings: Settings, world: World, environ: Mapping[str, str]) -> tuple[Settings, Laid]:
+def _lay(framework: str | None, settings: Settings, world: World, environ: Mapping[str, str]) -> tuple[Settings, Laid, World]:
     """The plan of a script that no launcher of hwal's started: detect, choose and plan happen right here, on every rank.
 
-    And the settings, with those of the file that --strategy names.
+    And the settings, with those of the file that --strategy names, and the world, with the machines that the backend knows of.
     """
     name = settings.strategy
     settings, file, told = take_file(settings, {row.field for row in SETTINGS if environ.get(row.variable)})
@@ -170,8 +172,13 @@ def _lay(framework: str | None, settings: Settings, world: World, environ: Mappi
     wrap = None if file is None else file.wrap
     request = Request(target=found.target, processes=world.local_size, wrap=wrap, settings=settings)
     plan = make_plan(choice, backend.caps, request, decide(framework, sys.modules), world.nodes)
+    backend.check(plan)
+    if world.launcher == "none" and found.machine is not None:
+        world = backend.world(plan, found.machine) or world
+        plan = at_world(plan, settings, world.nodes, backend.caps)
     plan, notes = keep_threads(plan, environ)
-    return settings, Laid(plan, backend, _lines(choice, plan, world, (*told, *strangers(environ), *plan.notes, *notes)))
+    lines = _lines(choice, plan, world, (*told, *strangers(environ), *plan.notes, *notes))
+    return settings, Laid(plan, backend, lines), world
 
 
 def decide(framework: str | None, modules: Mapping[str, object]) -> Decision:

@@ -15,13 +15,17 @@ from hwal.values import AUTO, Choice, HostFacts, Probe, Target
 
 @dataclass(frozen=True, eq=False, repr=False)  # each of these costs a start-up 0.1 ms
 class Survey:
-    """`choice` is the one that a document brought along, None when it is still to be made."""
+    """`choice` is the one that a document brought along, None when it is still to be made.
+
+    `machine` is what backends can go on asking: this machine or a recorded host, None for what a document tells.
+    """
 
     host: HostFacts
     backends: Mapping[str, Backend]
     target: Target
     probes: tuple[Probe, ...]
     choice: Choice | None = None
+    machine: Host | None = None
 
 
 def survey(source: str | None, device: str = AUTO) -> Survey:
@@ -36,7 +40,7 @@ def survey(source: str | None, device: str = AUTO) -> Survey:
     target = Target.parse(device, registry.names)
     if machine is None or isinstance(machine, RecordedHost):
         probes = detect(host, registry, target)
-        return Survey(facts(host), _loaded(registry), target, probes)
+        return Survey(facts(host), _loaded(registry), target, probes, machine=host)
     return Survey(machine.host, _loaded(registry), target, machine.probes, machine.choice)
 
 

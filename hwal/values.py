@@ -14,8 +14,9 @@ from hwal.record import Record, dataclass
 from hwal.topology import Device, Link, Topology
 
 AUTO = "auto"
+SLICE = "slice"  # World.launcher of machines that start the same command with no launcher between them (Backend.world)
 AXES = ("dp", "fsdp", "tp", "pp", "cp")
-LATER = {"cuda": "NVIDIA GPUs", "rocm": "AMD GPUs", "mps": "Apple GPUs", "tpu": "Google TPUs"}  # backends still to come
+LATER = {"cuda": "NVIDIA GPUs", "rocm": "AMD GPUs", "mps": "Apple GPUs"}  # backends still to come
 ALSO_KNOWN_AS = {
     "gpu": "cuda (NVIDIA) or rocm (AMD)",
     "nvidia": "cuda",

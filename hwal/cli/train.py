@@ -46,6 +46,10 @@ def main(argv: Sequence[str]) -> int:
     source = None if request.script is None else read_source(request.script)
     choice, plan = _plan(request, found, source, world)
     backend = found.backends[plan.backend]
+    backend.check(plan)
+    if world.launcher == "none" and found.machine is not None and not request.engine_arguments:
+        world = backend.world(plan, found.machine) or world
+        plan = at_world(plan, request.settings, world.nodes, backend.caps)
     joins = elastic.nodes(request.engine_arguments) is None
     run_dir = choose_run_dir(request.settings, _stem(request.script), world, environ, joins)
     environment = backend.environment(plan)
@@ -224,9 +228,10 @@ def _processes(plan: Plan) -> str:
     from hwal.cli.devices import ranges
 
     def threads(process: Process) -> str:
+        devices = f" of {len(process.devices)} devices" if len(process.devices) > 1 else ""
         if process.threads is None:
-            return "process, threads left to the framework"
-        return f"{process.threads} thread" + "s" * (process.threads > 1)
+            return f"process{devices}, threads left to the framework"
+        return f"{process.threads} thread" + "s" * (process.threads > 1) + devices
 
     kinds = dict.fromkeys(map(threads, plan.processes))
     text = f"{plan.local_size} × {' or '.join(kinds)}"

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from hwal.env import PLAN, PROCESSES, RUN_DIR, SETTINGS, Settings
+from hwal.env import PLAN, PROCESSES, RUN_DIR, SETTINGS, WORLD, Settings
 from hwal.errors import UsageError, WorldError, nearest
 from hwal.launch import elastic
+from hwal.launch.world import read_world
 from hwal.values import AUTO, Command, Launch, Plan, Request, World
 
 ENGINES = ("direct", "torchrun")
@@ -27,7 +28,8 @@ def build(
 
     Args:
         environment: what the backend wants every rank to have (Backend.environment).
-        world: the world this process is in already; unless it is "none", hwal joins it and starts nothing.
+        world: the world this process is in already; unless it is "none", hwal joins it and starts nothing. One that
+            Backend.world told is not in `environ`, and goes to the worker.
         environ: this process's environment. What the user set there stays, and a note says so.
 
     Raises UsageError (engine, its arguments), WorldError (a world of another size than asked for).
@@ -58,6 +60,8 @@ def build(
         PROCESSES: "" if asked is None else str(asked),
         RUN_DIR: str(run_dir),
     }
+    if world.launcher != "none" and read_world(environ).launcher == "none":
+        delta[WORLD] = world.to_json()
     worker = (*WORKER, *_script(request, plan), *request.arguments)
     if engine == "direct":
         return Launch(engine, (Command((sys.executable, *worker), delta),), why, None, notes)

@@ -19,7 +19,7 @@ from hwal.values import Launch
 def run(launch: Launch, environ: Mapping[str, str]) -> int:
     """Does not return, except on Windows, where exec would leave the shell waiting for nobody."""
     (command,) = launch.commands
-    if read_world(environ).launcher == "none" and searches(command, environ):
+    if read_world({**environ, **command.env}).launcher == "none" and searches(command, environ):
         from hwal.launch import parent  # 11 ms of subprocess, and only this needs it
 
         return parent.run(launch, environ)

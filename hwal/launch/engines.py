@@ -22,7 +22,7 @@ def run(launch: Launch) -> int:
     """Starts what `launch` says and returns hwal's exit code; `direct` becomes the worker and does not return."""
     if launch.engine not in RUNNERS:
         raise UsageError(f"engine {launch.engine!r} cannot be run", hint=f"--engine {' or '.join(RUNNERS)}")
-    if read_world(os.environ).rank == 0:  # each rank of a world that it joins gets here
+    if read_world({**os.environ, **launch.commands[0].env}).rank == 0:  # each rank of a world that it joins gets here
         for note in launch.notes:
             tell(f"hwal: note: {note}")
     launch = replace(launch, commands=tuple(_short(command) for command in launch.commands))

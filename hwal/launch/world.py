@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hwal.env import ATTEMPT, ROUND
+from hwal.env import ATTEMPT, ROUND, WORLD
 from hwal.errors import UsageError, WorldError
 from hwal.launch import slurm
-from hwal.values import World
+from hwal.values import SLICE, World
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -18,8 +18,12 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 def read_world(environ: Mapping[str, str]) -> World:
     """The World that `environ` describes; a world of one, launcher "none", when no launcher left its variables.
 
+    What hwal has found out by itself (Backend.world) comes before them.
+
     Raises UsageError for a variable that is no number, WorldError for numbers that do not fit together; both name it.
     """
+    if text := environ.get(WORLD):
+        return World.from_json(text, WORLD)
     if "RANK" in environ or "WORLD_SIZE" in environ:
         return _torchrun(environ)
     if "OMPI_COMM_WORLD_RANK" in environ or "OMPI_COMM_WORLD_SIZE" in environ:
@@ -57,6 +61,8 @@ def job_id(environ: Mapping[str, str], world: World) -> str | None:
             return name[:8] if len(name) == 36 and name.count("-") == 4 else name
     if world.launcher == "slurm":
         return f"{environ.get('SLURM_JOB_ID', '0')}.{environ.get('SLURM_STEP_ID', '0')}"
+    if world.launcher == SLICE:
+        return None  # nobody has named this run
     return str(world.port) if world.port is not None else None
 
 

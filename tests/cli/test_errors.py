@@ -167,7 +167,7 @@ hwal: error: this version has no keras runtime for cpu; there is torch
 
 $ hwal train --device cpi s.py
 2
-hwal: error: unknown device 'cpi'; there are auto, cpu, null
+hwal: error: unknown device 'cpi'; there are auto, cpu, tpu, null
   where: --device cpi
   try:   did you mean cpu?
 
@@ -177,11 +177,17 @@ hwal: error: cpu has no device '7'; there are 0 (node0)
   where: --device cpu:7
   try:   --device cpu
 
+$ hwal train --device cuda:0 s.py
+2
+hwal: error: cuda (NVIDIA GPUs) comes with a later version of hwal; this one has auto, cpu, tpu, null
+  where: --device cuda:0
+  try:   --device auto
+
 $ hwal train --device tpu:v5e-8 s.py
 2
-hwal: error: tpu (Google TPUs) comes with a later version of hwal; this one has auto, cpu, null
+hwal: error: no tpu device on this machine; ready here: cpu (1 × Toy CPU), null (3 × imaginary device)
   where: --device tpu:v5e-8
-  try:   --device auto
+  try:   --device cpu, or --device auto
 
 $ hwal train --device null -n 4 s.py
 2

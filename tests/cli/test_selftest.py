@@ -101,7 +101,7 @@ def test_what_is_missing(hwal: Hwal, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_such_device(hwal: Hwal) -> None:
     result = hwal("selftest", "--device", "abacus")
-    assert (result.code, result.err.splitlines()[0]) == (2, "hwal: error: unknown device 'abacus'; there are auto, cpu, null")
+    assert (result.code, result.err.splitlines()[0]) == (2, "hwal: error: unknown device 'abacus'; there are auto, cpu, tpu, null")
 
 
 def test_a_folder_that_cannot_be_made(hwal: Hwal, folder: Path) -> None:
