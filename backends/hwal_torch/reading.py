@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 
 from hwal.errors import ScriptError
 from hwal.preempt import linger
+from hwal_torch.sockets import check_sockets
 from hwal_torch.units import Cut, Unit, grouped
 
 T = TypeVar("T")
@@ -38,6 +39,7 @@ def rebuilt(loader: DataLoader[Any], reading: Reading, **parts: Any) -> DataLoad
     """The user's loader with other parts. Its workers' base seed follows this pass's."""
     workers: dict[str, Any] = {}
     if loader.num_workers:
+        check_sockets()
         workers = {"prefetch_factor": loader.prefetch_factor, "multiprocessing_context": loader.multiprocessing_context}
     return DataLoader(
         num_workers=loader.num_workers,
