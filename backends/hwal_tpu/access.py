@@ -51,11 +51,10 @@ def _holders(host: Host, files: set[str]) -> Iterator[tuple[int, str, str]]:
         if not re.fullmatch("[0-9]{1,9}", pid) or pid == own:
             continue
         folder = f"/proc/{pid}/fd"
-        for number in host.names(folder):
-            target = host.link(f"{folder}/{number}")
-            if target in files and target is not None:
-                yield int(pid), target, _command(host, pid)
-                break
+        opened = {host.link(f"{folder}/{number}") for number in host.names(folder)}
+        held = sorted(file for file in files if file in opened)  # /dev/… before /tmp/…
+        if held:
+            yield int(pid), held[0], _command(host, pid)
 
 
 def _command(host: Host, pid: str) -> str:

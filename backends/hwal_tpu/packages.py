@@ -20,6 +20,17 @@ class Trouble(NamedTuple):
     hint: str
 
 
+def platform_trouble(host: Host, wanted: str) -> Trouble | None:
+    """PJRT_DEVICE, set by the user to another platform than `wanted`: what the user has set stays, so it must not be there."""
+    platform = (host.env("PJRT_DEVICE") or "").strip()
+    if not platform or platform.upper() == wanted:
+        return None
+    return Trouble(
+        f"PJRT_DEVICE={shown(platform)} in your environment keeps XLA off {'it' if wanted == 'TPU' else 'its CPU platform'}",
+        "unset PJRT_DEVICE: hwal sets what the device needs",
+    )
+
+
 def torch_xla_trouble(host: Host) -> Trouble | None:
     """torch_xla that is missing, older than hwal's, or built for another torch than is installed."""
     xla, torch = host.version("torch_xla"), host.version("torch")
@@ -27,7 +38,7 @@ def torch_xla_trouble(host: Host) -> Trouble | None:
         return _successor(host) or Trouble("torch_xla is not installed", INSTALL)
     built_for = minor(xla)
     if built_for is None:
-        return Trouble(f"torch_xla is installed, in a version that cannot be read: {xla!r:.40}", INSTALL)
+        return Trouble(f"torch_xla is installed, in a version that cannot be read: {shown(xla)}", INSTALL)
     if built_for not in KNOWN:
         return Trouble(f"torch_xla {xla} is installed; hwal runs on {' and '.join(KNOWN)}", INSTALL)
     if torch is None:
@@ -37,7 +48,7 @@ def torch_xla_trouble(host: Host) -> Trouble | None:
     if minor(torch) != built_for:
         also = f"; {told}" if (told := _torch_tpu(host)) else ""
         return Trouble(
-            f"torch_xla {xla} is built for torch {built_for}, and torch {torch:.40} is installed{also}",
+            f"torch_xla {xla} is built for torch {built_for}, and torch {shown(torch)} is installed{also}",
             f"pip install 'torch=={built_for}.*'",
         )
     return None
@@ -57,7 +68,7 @@ def libtpu_trouble(host: Host) -> Trouble | None:
         )
     if wanted is not None and not _fits(libtpu, wanted):
         also = f"; {told}" if (told := _torch_tpu(host)) else ""
-        return Trouble(f"torch_xla {xla} is built for libtpu {wanted}, and libtpu {libtpu:.40} is installed{also}", install)
+        return Trouble(f"torch_xla {xla} is built for libtpu {wanted}, and libtpu {shown(libtpu)} is installed{also}", install)
     return None
 
 
@@ -75,6 +86,11 @@ def minor(version: str | None) -> str | None:
     return f"{int(match[1])}.{int(match[2])}" if match else None
 
 
+def shown(text: str) -> str:
+    """A version or a name as it is, where it looks like one."""
+    return text if re.fullmatch(r"[\w.+!\-]{1,40}", text, re.ASCII) else f"{text!r:.40}"
+
+
 def _fits(version: str, wanted: str) -> bool:
     """0.0.17.1 is a 0.0.17 with something mended."""
     return version == wanted or version.startswith(f"{wanted}.") or not version[:1].isdigit()
@@ -86,7 +102,7 @@ def _torch_tpu(host: Host) -> str | None:
         return None
     asks = [line.partition(";")[0].strip() for line in host.requires("torch_tpu")]
     needs = [line for line in asks if re.match("(torch|libtpu)[<>=! ]", line)]
-    return f"torch_tpu {version:.40} is here too" + (f", which wants {' and '.join(needs)}" if needs else "")
+    return f"torch_tpu {shown(version)} is here too" + (f", which wants {' and '.join(needs)}" if needs else "")
 
 
 def _successor(host: Host) -> Trouble | None:

@@ -14,7 +14,7 @@ from hwal.topology import Device, Link
 from hwal.values import Probe, Target
 from hwal_tpu import access, virtual
 from hwal_tpu.chips import BOUNDS, GIB, Chip, Generation, find, kind_of, type_of
-from hwal_tpu.packages import Trouble, libtpu_trouble, torch_xla_trouble
+from hwal_tpu.packages import Trouble, libtpu_trouble, platform_trouble, torch_xla_trouble
 from hwal_tpu.slice import Slice, asks_metadata, on_compute_engine, read_slice
 
 VISIBLE = ("TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES")  # the latter is its former name
@@ -29,14 +29,20 @@ def probe(host: Host, asked: Target | None) -> Probe:
     if not chips:
         return _without_chips(host, part, asked)
     generation = chips[0].generation or _generation_of(part)
-    what = _what(chips, generation, part)
     visible, told = _visible(host, chips)
     found = _trouble(host, visible, generation)
     if found is not None:
-        return Probe("tpu", "blocked", f"{what}: {found.reason}", found.hint)
+        return Probe("tpu", "blocked", f"{_count(chips, generation)}: {found.reason}", found.hint)
     notes = [*told, *_slice_notes(host, chips, generation, part), *filter(None, [access.note(host, visible)])]
     devices = tuple(_devices(visible, generation))
-    return Probe("tpu", "ready", what, devices=devices, links=tuple(_links(devices, generation)), notes=tuple(notes))
+    return Probe(
+        "tpu",
+        "ready",
+        _what(chips, generation, part),
+        devices=devices,
+        links=tuple(_links(devices, generation)),
+        notes=tuple(notes),
+    )
 
 
 # no chip here
@@ -95,13 +101,7 @@ def _trouble(host: Host, chips: Sequence[Chip], generation: Generation | None) -
             f"torch_xla does not know the TPU {generation.name}; torch_tpu does, and hwal's runtime for it is still to come",
             "a TPU of another generation: v4, v5e, v5p, v6e",
         )
-    platform = host.env("PJRT_DEVICE")
-    if platform is not None and platform.upper() != "TPU":
-        return Trouble(
-            f"PJRT_DEVICE={platform:.40} in your environment keeps XLA off it",
-            "unset PJRT_DEVICE: hwal sets what the device needs",
-        )
-    return torch_xla_trouble(host) or libtpu_trouble(host) or access.trouble(host, chips)
+    return platform_trouble(host, "TPU") or torch_xla_trouble(host) or libtpu_trouble(host) or access.trouble(host, chips)
 
 
 def _generation_of(part: Slice) -> Generation | None:
@@ -110,10 +110,10 @@ def _generation_of(part: Slice) -> Generation | None:
 
 
 def _what(chips: Sequence[Chip], generation: Generation | None, part: Slice) -> str:
-    """`4 chips of TPU v4, worker 1 of 4 of a v4-32 (2x2x4), 32 GiB of HBM and 275 bf16 TFLOPS each`."""
-    count = f"{len(chips)} chip{'s' * (len(chips) > 1)}"
+    """`4 × TPU v4, worker 1 of 4 of a v4-32 (2x2x4), 32 GiB of HBM and 275 bf16 TFLOPS each`."""
+    count = _count(chips, generation)
     if generation is None:
-        return f"{count} of a TPU whose generation is not known"
+        return f"{count}, of a generation that is not known"
     kind = kind_of(part.kind)
     whole = kind[1] if kind and kind[0] is generation and kind[1] >= len(chips) else len(chips)
     kind_text = part.kind if kind and kind[0] is generation and part.kind else type_of(generation, whole)
@@ -122,9 +122,13 @@ def _what(chips: Sequence[Chip], generation: Generation | None, part: Slice) -> 
     if part.worker is not None and part.is_multi_host and part.worker < len(part.hosts):
         place = f"worker {part.worker} of {len(part.hosts)} of "
     return (
-        f"{count} of TPU {generation.name}, {place}{'a ' if place else ''}{kind_text}{f' ({shape})' if shape else ''}, "
+        f"{count}, {place}{'a ' if place else ''}{kind_text}{f' ({shape})' if shape else ''}, "
         f"{generation.hbm // GIB} GiB of HBM and {generation.tflops:g} bf16 TFLOPS each"
     )
+
+
+def _count(chips: Sequence[Chip], generation: Generation | None) -> str:
+    return f"{len(chips)} × TPU {generation.name}" if generation else f"{len(chips)} × TPU"
 
 
 def _shape(generation: Generation, chips: int) -> tuple[int, ...]:
@@ -183,9 +187,9 @@ def _slice_notes(host: Host, chips: Sequence[Chip], generation: Generation | Non
         notes.append(
             f"slice {'?' if part.slice_index is None else part.slice_index} of {part.slices}, over the data centre's network"
         )
-    if part.source is None and on_compute_engine(host):
+    if part.source is None and len(chips) > 1 and on_compute_engine(host):  # a host of one chip is never part of more
         ask = "the metadata server did not answer" if asks_metadata(host) else "HWAL_TPU_METADATA=1 asks the metadata server"
-        notes.append(f"whether these {len(chips)} chips are a part of a larger slice is not known: {ask}")
+        notes.append(f"whether this host is one of several in a slice is not known: {ask}")
     elif part.is_multi_host and part.worker is None:
         notes.append(f"a slice of {len(part.hosts)} hosts, but which of them this is is not known: TPU_WORKER_ID is not set")
     return notes

@@ -9,7 +9,7 @@ from hwal.cgroup import limits
 from hwal.host import Host
 from hwal.topology import Device, Link
 from hwal.values import Probe
-from hwal_tpu.packages import torch_xla_trouble
+from hwal_tpu.packages import platform_trouble, shown, torch_xla_trouble
 
 ARCH = "cpu"
 MOST = 64
@@ -35,16 +35,8 @@ def is_virtual(device: Device) -> bool:
 
 def probe(host: Host, number: int) -> Probe:
     """`number` virtual devices that share the CPU and its memory, where torch_xla is installed and may use its CPU platform."""
-    if found := torch_xla_trouble(host):
+    if found := torch_xla_trouble(host) or platform_trouble(host, "CPU"):
         return Probe("tpu", "blocked", found.reason, found.hint)
-    platform = host.env("PJRT_DEVICE")
-    if platform is not None and platform.upper() != "CPU":
-        return Probe(
-            "tpu",
-            "blocked",
-            f"PJRT_DEVICE={platform:.40} in your environment keeps XLA off its CPU platform",
-            "unset PJRT_DEVICE: hwal sets what the device needs",
-        )
     memory, source = _memory(host)
     share = None if memory is None else memory // number or None
     device = Device("tpu", 0, "XLA CPU device", None, share, None, ARCH, native={"fp32": "XLA:CPU"})
@@ -58,7 +50,7 @@ def probe(host: Host, number: int) -> Probe:
     return Probe(
         "tpu",
         "ready",
-        f"{devices_text} of XLA's CPU platform, torch_xla {host.version('torch_xla'):.40}",
+        f"{devices_text} of XLA's CPU platform, torch_xla {shown(host.version('torch_xla') or '')}",
         devices=devices,
         links=links,
         notes=("no TPU: the same program and the same graphs, at the speed of this CPU",),
