@@ -378,7 +378,10 @@ class Backend(ABC):
         return {}
 
     def rank_environment(self, plan: Plan, world: World, host: Host) -> dict[str, str]:
-        """The variables that differ from rank to rank: what this one must have before its framework is imported."""
+        """The variables that differ from rank to rank: what this one must have before its framework is imported.
+
+        They replace what is set already: the plan was made with the user's own variables in view.
+        """
         return {}
 
     def check(self, plan: Plan) -> None:  # noqa: B027 - most backends have nothing to refuse

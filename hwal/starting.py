@@ -57,8 +57,7 @@ def begin(framework: str | None, environ: MutableMapping[str, str]) -> Runtime:
         laid = Laid(given, _backend(given.backend))
     check_plan(laid.plan, world, framework)
     plan = at_world(laid.plan, settings, world.nodes, laid.backend.caps)
-    for name, value in laid.backend.rank_environment(plan, world, Host()).items():
-        environ.setdefault(name, value)
+    environ.update(laid.backend.rank_environment(plan, world, Host()))
     cls = runtime_class(laid.backend, plan.framework)
     script = sys.argv[0] if sys.argv else ""
     run_dir = choose_run_dir(settings, _stem(script), world, environ)

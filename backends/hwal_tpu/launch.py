@@ -116,7 +116,7 @@ def rank_environment(plan: Plan, world: World, host: Host) -> dict[str, str]:
 def _one_of_several(plan: Plan, world: World, host: Host, mine: Sequence[Device]) -> dict[str, str]:
     """A process with one chip, of as many processes as chips on each host of the slice."""
     part = read_slice(host)
-    hosts = part.hosts if len(part.hosts) == world.nodes else ("localhost",) * (world.nodes == 1)
+    hosts = ("localhost",) if world.nodes == 1 else part.hosts if len(part.hosts) == world.nodes else ()
     if not hosts:
         raise WorldError(
             f"the names of the slice's hosts are not known: {world.nodes} machines train, {len(part.hosts)} have a name",

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hwal.errors import HwalError, UsageError, WorldError
+from hwal.errors import HwalError, RecordError, UsageError, WorldError
 from hwal.launch.slurm import expand, in_step
 from hwal.launch.world import job_id, port_of, read_world
 from hwal.values import World
@@ -43,6 +43,16 @@ def test_no_launcher_is_a_world_of_one() -> None:
 
 def test_torchrun() -> None:
     assert read_world(TORCHRUN) == World(3, 4, 1, 2, "torchrun", "node0", 29500)
+
+
+def test_a_world_that_hwal_has_found_out_comes_before_a_launchers_variables() -> None:
+    world = World(1, 4, 0, 1, "slice", "10.0.0.1", 29500)
+    environ = {**TORCHRUN, "HWAL_WORLD": world.to_json()}
+    assert read_world(environ) == world
+    assert read_world({**TORCHRUN, "HWAL_WORLD": ""}).launcher == "torchrun"
+    assert job_id(environ, world) is None  # its hosts have no name in common for this run
+    with pytest.raises(RecordError, match="not JSON"):
+        read_world({"HWAL_WORLD": "{"})
 
 
 def test_rank_and_size_alone_are_one_process_a_machine_or_all_on_loopback() -> None:
