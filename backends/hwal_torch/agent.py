@@ -12,10 +12,13 @@ from typing import Any
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 
+from hwal.cgroup import Kills, kills
 from hwal.display import tell
 from hwal.env import ROUND, STATE_DIR
+from hwal.host import Host
 from hwal.launch.outcome import Exit, describe, first_failure, read_outcomes
 from hwal.preempt import blocked
+from hwal.shortage import killed
 
 RESTARTS = "restarts"  # in the state folder: a line about each failure after which the world was started again
 
@@ -25,6 +28,7 @@ class Agent(LocalElasticAgent):
 
     _last: RunResult | None = None
     _round: int | None = None
+    _kills: Kills | None = None  # the kernel's counters when the ranks started
 
     @cached_property
     def _state_dir(self) -> Path:
@@ -49,6 +53,7 @@ class Agent(LocalElasticAgent):
         return int(self._worker_group.spec.max_restarts - self._remaining_restarts)
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        self._kills = kills(Host())
         with blocked():  # a rank takes them when it has left its pid
             workers: dict[int, Any] = super()._start_workers(worker_group)
         return workers
@@ -92,7 +97,9 @@ class Agent(LocalElasticAgent):
     def _why(self, result: RunResult, size: int) -> str:
         exits = [exit_of(rank, failure) for rank, failure in sorted(result.failures.items())]
         verdict = first_failure(exits, read_outcomes(self._state_dir))
-        return describe(verdict, size, None)[0] if verdict is not None else "hwal: a rank failed"
+        if verdict is None:
+            return "hwal: a rank failed"
+        return describe(verdict, size, None, killed(self._kills, Host()) if self._kills is not None else None)[0]
 
 
 def restarts(state_dir: Path) -> tuple[str, ...]:

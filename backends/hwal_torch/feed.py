@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
 from hwal.errors import ScriptError
 from hwal_torch.order import global_batches
-from hwal_torch.reading import Fed, Reading, rebuilt, regrouped
+from hwal_torch.reading import Fed, Reading, each, rebuilt, regrouped
 from hwal_torch.seeding import mix, seed_host
 from hwal_torch.streams import read_whole
 from hwal_torch.units import Unit
@@ -66,7 +66,7 @@ def _read_indexed(loader: DataLoader[Any], reading: Reading) -> Iterator[Fed]:
             before += len(indices)
 
     dataset = SeededDataset(loader.dataset) if loader.num_workers else loader.dataset
-    for data in rebuilt(loader, reading, dataset=dataset, batch_sampler=cut(), collate_fn=loader.collate_fn):
+    for data in each(rebuilt(loader, reading, dataset=dataset, batch_sampler=cut(), collate_fn=loader.collate_fn)):
         yield queued.popleft(), data
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hwal.watch.pulse import DATA, EVALUATING, SCRIPT, TRAINING
 from hwal_torch.feed import read
@@ -19,16 +19,30 @@ if TYPE_CHECKING:
 Put = Callable[[Any], Any] | None  # what is done to a batch before the script has it
 
 
+class Left(NamedTuple):
+    """A forward in which the script left a feed; `trains`: a training feed."""
+
+    unit: Unit
+    batch: Any
+    trains: bool
+
+
 class Loop:
     """Attributes:
     unit: the forward that is at work in a training feed; None outside of one.
-    left: the forward in which the script left a feed.
+    left: the one in which the script left a feed, an evaluation within a training feed before that; None once training goes on.
     """
 
     def __init__(self, rt: SharedTorchRuntime) -> None:
         self._rt = rt
         self.unit: Unit | None = None
-        self.left: Unit | None = None
+        self.left: Left | None = None
+        self._batch: Any = None  # of the unit
+
+    @property
+    def at_work(self) -> Left | None:
+        """The forward that is at work; where the script has just left a feed, the one in which it did."""
+        return self.left or (None if self.unit is None else Left(self.unit, self._batch, trains=True))
 
     def train(self, data: Any, put: Put) -> Iterator[Any]:
         """The batches of a training feed, from where the run goes on."""
@@ -56,7 +70,8 @@ class Loop:
             while rt.search is not None and rt.search.grown():
                 yield from self._micro_batches(data, self._reading(at.steps_in_feed), put)
         finally:
-            self.left, self.unit = self.unit, None
+            self.left = self.at_work
+            self.unit = self._batch = None
             rt.pulse.phase = SCRIPT
             if rt.gradients.waiting:  # the script left the loop within a global batch
                 rt.gradients.waiting = False
@@ -78,7 +93,7 @@ class Loop:
                 if rt.ending.agreed() if vote is None else vote.ends():
                     rt.preempt()
                 pulse.count += 1
-                pulse.phase, self.left = EVALUATING, rows
+                pulse.phase, self.left = EVALUATING, Left(rows, batch, trains=False)
                 yield batch if put is None else put(batch)
                 pulse.phase = DATA
         finally:
@@ -98,7 +113,7 @@ class Loop:
                 self._seed_part(unit.part)
             strategy.sync(unit)
             gradients.open(unit, strategy)
-            self.unit = unit
+            self.unit, self._batch, self.left = unit, batch, None
             pulse.count += 1
             pulse.phase = TRAINING
             yield batch if put is None else put(batch)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from hwal_torch.runtime import SharedTorchRuntime
 
 SHOWN = 8  # steps, or ranks, that are named
+MOST = 100  # updates in a row that --on-nan skip leaves out
 
 
 class NotFinite:
@@ -26,18 +27,18 @@ class NotFinite:
     def __init__(self, rt: SharedTorchRuntime) -> None:
         self._rt = rt
         self.steps: list[int] = []
+        self._in_a_row = 0
 
     def meet(self, loss: float, optimizer: torch.optim.Optimizer) -> None:
-        """A global batch's loss is NaN or infinite. Every rank calls it. Raises ScriptError under --on-nan stop."""
+        """A global batch's loss is NaN or infinite. Every rank calls it. Raises ScriptError under --on-nan stop, and under skip
+        where no update would follow any more."""
         rt = self._rt
         if self.steps[-1:] == [rt.steps_done]:  # a second optimizer of the same step
             optimizer.zero_grad(set_to_none=True)
             return
         told = f"the loss of step {rt.steps_done} is {loss}{self._on_ranks()}"
         if rt.job.settings.on_nan == "skip":
-            self.steps.append(rt.steps_done)
-            if len(self.steps) <= SHOWN:
-                rt.say(f"{told}: no update (--on-nan skip)")
+            self._leave_out(told)
             optimizer.zero_grad(set_to_none=True)
             return
         raise ScriptError(
@@ -46,6 +47,37 @@ class NotFinite:
             why=f"{_first_bad(rt.parameters())}; no update was made",
             hint="a lower learning rate, clip=1.0 or --precision fp32; --on-nan skip leaves such batches out",
         )
+
+    def _leave_out(self, told: str) -> None:
+        rt = self._rt
+        self._in_a_row = self._in_a_row + 1 if self.steps[-1:] == [rt.steps_done - 1] else 1
+        self.steps.append(rt.steps_done)
+        count = len(self.steps)
+        if (name := _first(rt.parameters(), lambda p: p)) is not None:
+            raise ScriptError(
+                f"{told}, and so will be all that follow",
+                where=f"epoch {rt.epoch}, after {count} update(s) left out",
+                why=f"{name} is not finite: an update before this one made it so, from gradients that were not",
+                hint="--resume from an earlier checkpoint, with clip=1.0, a lower learning rate or --precision fp32",
+            )
+        if self._in_a_row >= MOST:
+            raise ScriptError(
+                f"{told}, as were those of the {MOST - 1} steps before",
+                where=f"epoch {rt.epoch}, --on-nan skip",
+                why="nothing was trained in all of them; the parameters are finite, so it is the data or the loss",
+                hint=f"look at what the batches from step {self.steps[-MOST]} on hold",
+            )
+        if count <= SHOWN:
+            rt.say(f"{told}: no update (--on-nan skip); {_first_bad(rt.parameters())}")
+        elif count & (count - 1) == 0:
+            rt.say(f"{told}: no update, as in {count - 1} steps before (--on-nan skip)")
+        for model in rt.models:
+            for name, buffer in model.named_buffers():
+                if not bool(torch.isfinite(whole(buffer)).all()):
+                    rt.say_once(
+                        f"{name}, which the forward writes, is not finite since step {rt.steps_done}: evaluation reads it"
+                    )
+                    return
 
     def found_late(self, step: int, loss: float) -> None:
         """The loss of an earlier step was NaN or infinite, on a device whose numbers are read late. Raises ScriptError."""
@@ -85,10 +117,16 @@ def _some(numbers: list[int]) -> str:
 
 
 def _first_bad(parameters: Mapping[str, nn.Parameter]) -> str:
-    """Every rank calls it, since each holds a part of sharded parameters."""
     for what, pick in (("", lambda p: p), ("the gradient of ", lambda p: p.grad)):
-        for name, parameter in parameters.items():
-            value = pick(parameter)
-            if value is not None and not bool(torch.isfinite(whole(value)).all()):
-                return f"{what}{name} is the first that is not finite"
+        if (name := _first(parameters, pick)) is not None:
+            return f"{what}{name} is the first that is not finite"
     return "all parameters and gradients are finite"
+
+
+def _first(parameters: Mapping[str, nn.Parameter], pick: Callable[[Any], torch.Tensor | None]) -> str | None:
+    """The first of which what is picked is not finite. Every rank calls it, since each holds a part of sharded parameters."""
+    for name, parameter in parameters.items():
+        value = pick(parameter)
+        if value is not None and not bool(torch.isfinite(whole(value)).all()):
+            return name
+    return None

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from hwal import shortage
 from hwal.display import size
@@ -18,13 +20,18 @@ from hwal.plan.strategy import OFFLOAD, is_sharded
 from hwal_torch.blocks import find_blocks
 from hwal_torch.estimate import estimate
 from hwal_torch.shards import local
-from hwal_torch.units import Unit
 
 if TYPE_CHECKING:
+    from hwal_torch.loop import Left
     from hwal_torch.runtime import SharedTorchRuntime
 
 SAID = ("can't allocate memory", "cannot allocate memory", "out of memory", "std::bad_alloc", "resource_exhausted")
 ASKED = re.compile(r"(?:tried to allocate|unable to allocate) ([\d.]+) ?(bytes|[KMGT]iB)", re.IGNORECASE)
+NO_SHARED = re.compile(
+    r"unable to \w+ (?:shared memory|to file|file)[^\n]*No space left|(?:insufficient|workers are out of) shared memory"
+)
+SHARED = "/dev/shm"
+SHOWN = 4  # tensors of a batch
 LOADER_KILLED = re.compile(r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) is killed by signal: Killed")
 
 
@@ -37,7 +44,7 @@ def is_shortage(error: BaseException | None) -> bool:
     if not isinstance(error, RuntimeError):
         return False
     text = str(error)
-    return any(words in text.lower() for words in SAID) or bool(LOADER_KILLED.search(text))
+    return any(words in text.lower() for words in SAID) or any(one.search(text) for one in (LOADER_KILLED, NO_SHARED))
 
 
 def explain(rt: SharedTorchRuntime, error: BaseException | None) -> ShortageError | None:
@@ -46,18 +53,26 @@ def explain(rt: SharedTorchRuntime, error: BaseException | None) -> ShortageErro
     if not is_shortage(error):
         return None
     text = str(error)
-    unit = rt.at_work
+    left = rt.loop.at_work
+    if shared := NO_SHARED.search(text):
+        return ShortageError(
+            f"out of shared memory, through which a loader's workers hand batches over: {shared.group()}",
+            where=_place(rt, left),
+            why=_shared(),
+            hint="a larger /dev/shm (docker run --shm-size=8g, or --ipc=host), fewer workers (num_workers), smaller batches",
+        )
+    unit = left.unit if left is not None else None
     following = rt.search.failed(unit.rows) if rt.search is not None and unit is not None else None
     what = "out of memory"
     if LOADER_KILLED.search(text):
         what += ": a worker of the loader was killed by the kernel"
     elif found := ASKED.search(text):
         what += f": {_bytes(*found.groups())} more could not be had"
-    told = ShortageError(what, where=_place(rt, unit))
+    told = ShortageError(what, where=_place(rt, left))
     with suppress(Exception):  # there is little memory left to find words in
         told.why = _in_use(rt, error)
         if not following:
-            told.hint = _advice(rt, unit, text)
+            told.hint = _advice(rt, left, text)
         else:
             told.hint = f"--micro-batch auto: the next start of this run tries {following} rows a forward"
     return told
@@ -67,12 +82,31 @@ def _bytes(number: str, unit: str) -> str:
     return size(int(float(number))) if unit == "bytes" else f"{number} {unit}"
 
 
-def _place(rt: SharedTorchRuntime, unit: Unit | None) -> str:
-    rank = f"rank {rt.rank}, " if rt.world_size > 1 else ""
-    if unit is None:
-        return f"{rank}{rt.device}"
-    when = f"after {rt.steps_done} steps" if rt.steps_done else "in the first step"
-    return f"{rank}{rt.device}, a micro-batch of {unit.rows} rows, {when}"
+def _place(rt: SharedTorchRuntime, left: Left | None) -> str:
+    """`rank 1, cuda:1, a micro-batch of 64 rows (64×3×224×224 float32, 64 int64), in an evaluation after step 12`."""
+    parts = [f"rank {rt.rank}"] * (rt.world_size > 1) + [str(rt.device)]
+    if left is None:
+        return ", ".join([*parts, *([f"after step {rt.steps_done}"] if rt.steps_done else [])])
+    shapes = _shapes(left.batch)
+    step = f"after step {rt.steps_done}" if rt.steps_done else "before the first step"
+    when = f"in step {rt.steps_done + 1}" if left.trains else f"in an evaluation {step}"
+    return ", ".join([*parts, f"a micro-batch of {left.unit.rows} rows{f' ({shapes})' if shapes else ''}", when])
+
+
+def _shapes(batch: Any) -> str:
+    """What the forward was given: the shapes and dtypes of a batch's tensors."""
+    tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
+    shown = ["×".join(map(str, t.shape)) + f" {str(t.dtype).removeprefix('torch.')}" for t in tensors[:SHOWN]]
+    return ", ".join(shown + ["…"] * (len(tensors) > SHOWN))
+
+
+def _shared() -> str | None:
+    """How full the file system is that holds shared memory."""
+    try:
+        total, used, _ = shutil.disk_usage(SHARED)
+    except OSError:
+        return None
+    return f"{size(used)} in use of the {size(total)} of {SHARED}"
 
 
 def _in_use(rt: SharedTorchRuntime, error: BaseException | None) -> str:
@@ -104,8 +138,10 @@ def _held(rt: SharedTorchRuntime) -> Iterator[tuple[str, int]]:
         yield type(optimizer).__name__, sum(local(value).nbytes for value in values if isinstance(value, torch.Tensor))
 
 
-def _advice(rt: SharedTorchRuntime, unit: Unit | None, text: str) -> str:
+def _advice(rt: SharedTorchRuntime, left: Left | None, text: str) -> str:
     """Flags that help, the cheapest first."""
+    unit = left.unit if left is not None else None
+    trains = left is None or left.trains
     settings, strategy = rt.job.settings, rt.strategy_decision.value
     on_host, parts = rt.device.type == "cpu", []
     if LOADER_KILLED.search(text):
@@ -113,8 +149,11 @@ def _advice(rt: SharedTorchRuntime, unit: Unit | None, text: str) -> str:
     if unit is not None and settings.virtual_ranks:
         parts.append(f"--virtual-ranks {2 * settings.virtual_ranks} ({unit.rows} rows a forward now; dropout draws anew)")
     elif unit is not None and unit.rows > 1:
-        parts.append(f"--micro-batch {unit.rows // 2} ({unit.rows} rows a forward now), or auto, which finds the size")
-    if unit is not None and not settings.grad_checkpoint:
+        auto = ", or auto, which finds the size" if rt.search is None else ""
+        parts.append(f"--micro-batch {unit.rows // 2} ({unit.rows} rows a forward now){auto}")
+    if not trains:
+        parts.append("torch.no_grad() around the evaluation, if there is none: it keeps no activations")
+    if unit is not None and trains and not settings.grad_checkpoint:
         parts.append("--grad-checkpoint (activations are computed twice)")
     if not is_sharded(strategy) and rt.job.caps.sharding and not (on_host and rt.world_size == 1):
         world = max(rt.world_size, 2)

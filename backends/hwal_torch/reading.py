@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -50,6 +50,17 @@ def rebuilt(loader: DataLoader[Any], reading: Reading, **parts: Any) -> DataLoad
         **workers,
         **parts,
     )
+
+
+def each(loader: DataLoader[T]) -> Generator[T, None, None]:
+    """A loader's batches. Its workers end with the reading, by an error too: the traceback of one that came from a worker
+    holds on to the others, which would be told at the process's end, and take their time then (Began)."""
+    batches = iter(loader)
+    try:
+        yield from batches
+    finally:
+        if loader.num_workers:
+            batches._shutdown_workers()  # type: ignore[attr-defined]
 
 
 def length(loader: Any, batch: int | None) -> int | None:

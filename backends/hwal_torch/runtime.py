@@ -39,7 +39,7 @@ from hwal_torch.searching import Search
 from hwal_torch.seeding import HostRandom, mix, seed_host
 from hwal_torch.stopping import Ending
 from hwal_torch.strategy import Strategy
-from hwal_torch.units import Cut, Unit
+from hwal_torch.units import Cut
 from hwal_torch.watching import explain, watch
 
 T = TypeVar("T")
@@ -220,11 +220,6 @@ class SharedTorchRuntime(TorchRuntime):
         if pad and (multiple := self.pad_to_multiple_of) is not None:
             put = lambda batch: self.to_device(padded(batch, pad, multiple))  # noqa: E731
         return self.loop.train(data, put) if train else self.loop.evaluate(data, put)
-
-    @property
-    def at_work(self) -> Unit | None:
-        """The forward that is at work; where the script has just left a feed, the one in which it did."""
-        return self.loop.unit or self.loop.left
 
     @property
     def is_ghost(self) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain, count
 from typing import Any
@@ -14,7 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from hwal.errors import ScriptError
 from hwal_torch.order import order_of
-from hwal_torch.reading import Fed, Reading, rebuilt, regrouped
+from hwal_torch.reading import Fed, Reading, each, rebuilt, regrouped
 from hwal_torch.seeding import mix, seed_host
 from hwal_torch.units import Unit
 
@@ -38,15 +39,15 @@ def read_whole(
     # Workers cut, unless batches of several of them may have to be joined.
     collate = kind.made if reading.regroups else kind
     again = rebuilt(loader, reading, dataset=loader.dataset, collate_fn=collate, **parts)
-    batches = iter(again) if loader.num_workers else _drawing_alike(again, reading)
-    for _ in range(reading.skip):  # what was read before is read again
-        next(batches, None)
-        tick()
-    for fed in map(kind.cut, regrouped(batches, reading, kind.rows, kind.join)) if reading.regroups else batches:
-        yield from fed
+    with closing(each(again) if loader.num_workers else _drawing_alike(again, reading)) as batches:
+        for _ in range(reading.skip):  # what was read before is read again
+            next(batches, None)
+            tick()
+        for fed in map(kind.cut, regrouped(batches, reading, kind.rows, kind.join)) if reading.regroups else batches:
+            yield from fed
 
 
-def _drawing_alike(loader: DataLoader[Any], reading: Reading) -> Iterator[Any]:
+def _drawing_alike(loader: DataLoader[Any], reading: Reading) -> Generator[Any, None, None]:
     """Reads in this process. A data set may draw as it is read, its order too: that must be the same on every rank. What the
     forward draws then must not."""
     seed_host(reading.seed)

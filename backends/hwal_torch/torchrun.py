@@ -18,6 +18,7 @@ from contextlib import redirect_stderr, suppress
 from pathlib import Path
 from typing import Any
 
+from hwal.display import tell
 from hwal.env import STATE_DIR
 from hwal.launch.lifeline import AGENT, LAUNCHER, end_with_parent, leave_pid
 from hwal.launch.outcome import Failure
@@ -26,7 +27,11 @@ from hwal.launch.outcome import Failure
 def main(argv: Sequence[str]) -> int:
     state_dir = Path(os.environ[STATE_DIR])
     end_with_parent(state_dir, LAUNCHER)
-    leave_pid(state_dir, AGENT)
+    try:
+        leave_pid(state_dir, AGENT)
+    except OSError as error:
+        tell(f"hwal: error: cannot write {error.filename}: {error.strerror}\n  try:   free space, or another TMPDIR")
+        return 1
     failure = _launch(argv, state_dir)
     if failure is None:
         return 0

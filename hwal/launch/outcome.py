@@ -68,6 +68,8 @@ class Outcome(Record):
         except OSError:
             with suppress(OSError):
                 aside.unlink()
+            if not path.exists():
+                raise
             with path.open("r+b") as file:
                 file.write(self.to_json().encode())
                 file.truncate()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,12 @@ from hwal_torch.harness import Outcome, run_world
 pytestmark = pytest.mark.slow
 
 
-def world(size: int, task: Any, folder: Path, **settings: Any) -> list[Outcome]:
-    return run_world("cpu", size, task, run_dir=folder, settings=Settings(**settings))
+def world(size: int, task: Any, folder: Path, *args: Any, **settings: Any) -> list[Outcome]:
+    return run_world("cpu", size, task, *args, run_dir=folder, settings=Settings(**settings))
 
 
-def results(size: int, task: Any, folder: Path, **settings: Any) -> list[Any]:
-    outcomes = world(size, task, folder, **settings)
+def results(size: int, task: Any, folder: Path, *args: Any, **settings: Any) -> list[Any]:
+    outcomes = world(size, task, folder, *args, **settings)
     assert all(outcome.error is None for outcome in outcomes), outcomes
     return [outcome.result for outcome in outcomes]
 
@@ -80,6 +81,88 @@ def test_the_loss_scaler_bears_steps_without_gradients(tmp_path: Path) -> None:
     assert results(1, nan, tmp_path / "nan", **settings) == [[True, False, True, True]]
     assert results(1, skipped, tmp_path / "skipped", **settings) == [[True, True, True]]
     assert results(1, idle, tmp_path / "idle", **settings) == [[True] * 4]
+
+
+def overflows(rt: Any) -> tuple[list[bool], list[str]]:
+    """Which steps changed the weights, where the first scaled gradients are more than fp16 holds; and what was said."""
+    said: list[str] = []
+    rt.say = said.append
+    with rt.scope():
+        model = nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    rt.prepare(model, optimizer)
+    changed = []
+    for _ in rt.epochs(4):
+        for x, y in rt.feed(rows()):
+            before = model.weight.detach().clone()
+            with rt.autocast():
+                loss = (model(100 * x).float() - y).pow(2).mean()
+            rt.backward(loss)
+            rt.step(optimizer, clip=1.0)
+            changed.append(not torch.equal(before, model.weight))
+    return changed, said
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_gradients_that_overflow_are_the_loss_scalers_business(tmp_path: Path, size: int) -> None:
+    for changed, said in results(size, overflows, tmp_path, precision="fp16"):  # --on-nan stop, which is for losses
+        assert changed[:3] == [False] * 3 and any(changed), changed
+        assert not [line for line in said if "nan" in line or "update" in line], said
+
+
+def bad_data(rt: Any, rank: int, first: int) -> tuple[list[int], list[str], list[float]]:
+    """The steps that were done, what was said and the weights, where the rows of one rank are NaN from step `first` on."""
+    said: list[str] = []
+    rt.say = lambda text: said.append(text) if rt.is_main else None
+    with rt.scope():
+        model = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    rt.prepare(model, optimizer)
+    done = []
+    for _ in rt.epochs(50):
+        for x, y in rt.feed(rows()):
+            bad = rt.rank == rank and (rt.steps_done == first or first < 0)
+            rt.backward(((model(x * float("nan") if bad else x) - y) ** 2).mean())
+            rt.step(optimizer)
+            done.append(rt.steps_done)
+            if rt.steps_done == 12 and first >= 0:
+                break
+        if rt.steps_done == 12 and first >= 0:
+            break
+    return done, said, model[1].weight.flatten().tolist()
+
+
+def test_a_nan_on_one_rank_is_left_out_by_all(tmp_path: Path) -> None:
+    one, two = results(2, bad_data, tmp_path, 1, 4, on_nan="skip")
+    assert one[0] == two[0] == list(range(1, 13)) and one[2] == two[2] and all(map(math.isfinite, one[2]))
+    (told,) = [line for line in one[1] if "the loss of step" in line]
+    assert told == (
+        "the loss of step 5 is nan on rank 1: no update (--on-nan skip); "
+        "the gradient of 0.weight is the first that is not finite"
+    )
+    assert "1 update was left out (--on-nan skip), in step 5" in one[1] and not two[1]
+
+
+def test_nothing_but_nans_ends_even_where_they_are_left_out(tmp_path: Path) -> None:
+    for outcome in world(2, bad_data, tmp_path, 1, -1, on_nan="skip"):
+        assert "the loss of step 100 is nan on rank 1, as were those of the 99 steps before" in (outcome.error or ""), outcome
+
+
+def blows_up(rt: Any) -> None:
+    """A finite loss with a gradient that is not, as of a square root at 0."""
+    with rt.scope():
+        model = nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    rt.prepare(model, optimizer)
+    for step, (x, _) in enumerate(rt.feed(rows())):
+        rt.backward((model(x) * (0.0 if step == 1 else 1.0)).abs().sqrt().mean())
+        rt.step(optimizer)
+
+
+def test_parameters_that_are_no_numbers_are_no_batch_to_leave_out(tmp_path: Path) -> None:
+    (outcome,) = world(1, blows_up, tmp_path, on_nan="skip")
+    assert "the loss of step 3 is nan, and so will be all that follow" in (outcome.error or ""), outcome
+    assert "weight is not finite: an update before this one made it so" in (outcome.error or "")
 
 
 def sums(rt: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Iterator
 from typing import Any
 
@@ -36,6 +37,18 @@ class Stream(IterableDataset[int]):
         info = torch.utils.data.get_worker_info()
         first, by = (info.id, info.num_workers) if info else (0, 1)
         return iter(range(first, self.rows, by))
+
+
+class Broken(Numbers):
+    def __getitem__(self, index: int) -> int:
+        if index == 5:
+            raise ValueError("row 5")
+        return index
+
+
+class BrokenStream(Stream):
+    def __iter__(self) -> Iterator[int]:
+        return iter([0, 1, Broken(8)[5]])
 
 
 class Batches(IterableDataset[Any]):
@@ -110,3 +123,11 @@ class Widths(IterableDataset[torch.Tensor]):
 def test_whole_batches_that_cannot_be_joined() -> None:
     with pytest.raises(ScriptError, match="cannot be joined"):
         feeds(DataLoader(Widths(), batch_size=None), 2)
+
+
+@pytest.mark.parametrize("kind", [Broken, BrokenStream])
+def test_an_error_in_a_worker_ends_the_others(kind: type[Any]) -> None:
+    """The error holds on to what was reading; workers that outlive it are waited for at the process's end."""
+    with pytest.raises(ValueError, match="row 5") as caught:
+        list(read(DataLoader(kind(8), batch_size=2, num_workers=2), Reading(Cut(), 0, True), print))
+    assert caught.tb is not None and not multiprocessing.active_children()

@@ -1,9 +1,10 @@
 """A script whose forwards take memory by the row, under a limit: of its address space where it trains in the host's memory,
 else the device's own. A tenth of the limit a row: nine rows fit at most.
 
-    hwal train hungry.py ROW BATCH [LATER]
+    hwal train hungry.py ROW BATCH [LATER [EVALUATED]]
 
-ROW: tenths of the limit that a row takes, 0 for none; LATER: from the third step on. BATCH: rows of the global batch.
+ROW: tenths of the limit that a row takes, 0 for none; LATER: from the third step on; EVALUATED: in the evaluation between.
+BATCH: rows of the global batch.
 """
 
 from __future__ import annotations
@@ -55,6 +56,9 @@ def main() -> None:
                 rt.backward((net(x) - x.sum(1, keepdim=True)).pow(2).mean())
                 if rt.step(optimizer) and rt.steps_done == 2:
                     rt.save(wait=True)
+                    for (y,) in rt.feed(DataLoader(TensorDataset(rows), batch_size=size), train=False):
+                        model.row = int((later[1] if len(later) > 1 else 0) * (limit or 0) / 10)
+                        net(y)
 
 
 if __name__ == "__main__":
