@@ -25,7 +25,11 @@ class TpuBackend(Backend):
     runtimes: ClassVar[Mapping[str, str]] = {"torch": "hwal_tpu.torch_runtime:TpuTorchRuntime"}
 
     def probe(self, host: Host, asked: Target | None = None) -> Probe:
-        from hwal_tpu.probe import probe  # workers import this package too, and never probe
+        from hwal_tpu.present import ABSENT, is_hinted  # workers import this package too, and never probe
+
+        if asked is None and not is_hinted(host):
+            return Probe(self.name, "absent", ABSENT)
+        from hwal_tpu.probe import probe
 
         return probe(host, asked)
 

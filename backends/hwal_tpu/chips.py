@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from hwal.host import Host
+from hwal_tpu.present import PCI, VENDOR
 
-VENDOR = "0x1ae0"  # Google
-PCI = "/sys/bus/pci/devices"
 GIB = 1 << 30
 
 

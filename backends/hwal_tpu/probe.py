@@ -15,6 +15,7 @@ from hwal.values import Probe, Target
 from hwal_tpu import access, virtual
 from hwal_tpu.chips import BOUNDS, GIB, Chip, Generation, find, kind_of, type_of
 from hwal_tpu.packages import Trouble, libtpu_trouble, platform_trouble, torch_xla_trouble
+from hwal_tpu.present import ABSENT
 from hwal_tpu.slice import Slice, asks_metadata, on_compute_engine, read_slice
 
 VISIBLE = ("TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES")  # the latter is its former name
@@ -66,8 +67,8 @@ def _without_chips(host: Host, part: Slice, asked: Target | None) -> Probe:
             "give the container its devices: docker run --privileged …; in Kubernetes a limit of google.com/tpu",
         )
     if asked is not None and asked.spec is not None and kind_of(asked.spec) is not None:
-        return Probe("tpu", "absent", f"a {asked.spec} is not in this machine: no chip of Google's is on PCI")
-    return Probe("tpu", "absent", "no chip of Google's is on PCI")
+        return Probe("tpu", "absent", f"a {asked.spec} is not in this machine: {ABSENT}")
+    return Probe("tpu", "absent", ABSENT)
 
 
 def _node_address(host: Host) -> str | None:

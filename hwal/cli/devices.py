@@ -14,7 +14,7 @@ from hwal.env import TOPOLOGY
 from hwal.errors import EXIT_OK, DeviceError
 from hwal.survey import Survey, survey
 from hwal.topology import Device, Link
-from hwal.values import AUTO, Machine, Target
+from hwal.values import AUTO, Machine
 
 EPILOG = """\
 exit codes: 0 done, 2 a wrong flag or file
@@ -23,6 +23,7 @@ examples:
   hwal devices
   hwal devices --json > machine.json
   hwal devices --from machine.json      the same machine, elsewhere
+  hwal devices --device tpu:cpu:4       with XLA's CPU platform, which is there only when asked for
   HWAL_NULL_DEVICES=4 hwal devices      with four imaginary devices
 """
 
@@ -35,11 +36,12 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--from", dest="source", metavar="PATH", help="read a file of --json or a recorded host's folder, not this machine"
     )
+    parser.add_argument("--device", metavar="D", default=AUTO, help="what hwal train --device D would take (default auto)")
     try:
         given = parser.parse_args(list(argv))
     except Exit:
         return EXIT_OK
-    found = survey(given.source or os.environ.get(TOPOLOGY) or None)
+    found = survey(given.source or os.environ.get(TOPOLOGY) or None, given.device)
     machine, nothing = _machine(found)
     if given.json:
         utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
@@ -50,14 +52,17 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _machine(found: Survey) -> tuple[Machine, str | None]:
-    """The machine with the choice that auto makes on it, or why it makes none."""
-    if found.choice is not None:
+    """The machine with the choice that is made on it, or why auto makes none. Raises DeviceError where --device names what
+    is not here."""
+    if found.choice is not None and found.target.backend == AUTO:
         return Machine(found.host, found.probes, found.choice), None
     from hwal.choose import choose
 
     try:
-        return Machine(found.host, found.probes, choose(Target(), found.probes, found.backends)), None
+        return Machine(found.host, found.probes, choose(found.target, found.probes, found.backends)), None
     except DeviceError as error:
+        if found.target.backend != AUTO:
+            raise
         return Machine(found.host, found.probes), f"{error.what} ({error.why})"
 
 

@@ -50,6 +50,15 @@ def test_the_table(hwal: Hwal) -> None:
     assert hwal("devices") == Result(0, TABLE, "")
 
 
+def test_what_a_named_device_takes(hwal: Hwal) -> None:
+    result = hwal("devices", "--device", "null:3")
+    assert result.out.startswith(TABLE.partition("auto would take")[0])
+    assert "chosen: null: 3 × imaginary device, asked for by --device null:3" in result.out
+    assert json.loads(hwal("devices", "--device", "cpu:0", "--json").out)["choice"]["target"] == {"backend": "cpu", "spec": "0"}
+    failed = hwal("devices", "--device", "tpu")
+    assert (failed.code, failed.out, failed.err.splitlines()[1]) == (2, "", "  where: --device tpu")
+
+
 def test_the_document(hwal: Hwal, folder: Path) -> None:
     result = hwal("devices", "--json")
     document = json.loads(result.out)
