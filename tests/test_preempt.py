@@ -109,3 +109,102 @@ def test_a_child_that_the_script_forked_ends_at_the_first() -> None:
     command = [sys.executable, "-c", textwrap.dedent(code)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[1], timeout=60)
     assert done.stdout == f"{-signal.SIGTERM} None\n", done.stderr
+
+
+LISTENER = """
+    import ctypes, os, signal, sys, threading, time
+    from hwal.preempt import StopRequest
+
+    stop = StopRequest()
+    stop.install()
+    stop.listen()
+    main = threading.get_ident()
+    lines = open("/proc/self/cmdline").read().split("\\0")[2].splitlines()
+    last = max(number for number, line in enumerate(lines, 1) if line)
+
+    def listen():
+        asleep = 0  # in the last line
+        while asleep < 5:
+            time.sleep(0.01)
+            state = open(f"/proc/self/task/{os.getpid()}/stat").read().rpartition(")")[2].split()[0]
+            asleep = asleep + 1 if (sys._current_frames()[main].f_lineno, state) == (last, "S") else 0
+        os.write(1, b"ready\\n")
+        while not stop.asked():
+            time.sleep(0.005)
+        os.write(1, f"{stop.asked()} {stop.name}\\n".encode())
+        while True:
+            stop.asked()
+            time.sleep(0.005)
+
+    threading.Thread(target=listen, daemon=True).start()
+    mutex = ctypes.create_string_buffer(64)
+    library = ctypes.CDLL(None)
+    library.pthread_mutex_lock(mutex)
+    library.pthread_mutex_lock(mutex)  # for ever, and no signal ends it
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a mutex of zeros")
+def test_a_signal_is_heard_while_the_main_thread_is_in_c_and_a_second_one_ends_the_process() -> None:
+    command = [sys.executable, "-c", textwrap.dedent(LISTENER)]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]
+    )
+    try:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGUSR1)
+        assert process.stdout.readline() == "SIGUSR1 None\n"
+        while process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            time.sleep(0.05)
+        assert process.wait() == 1
+        assert "SIGTERM again: ends at once" in process.stderr.read()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_what_listens_leaves_no_trace_and_lets_an_event_loop_go_first() -> None:
+    for before in (-1, os.open(os.devnull, os.O_WRONLY)):
+        os.set_blocking(before, False) if before != -1 else None
+        assert signal.set_wakeup_fd(before) == -1
+        stop = StopRequest()
+        stop.install()
+        stop.listen()
+        try:
+            os.kill(os.getpid(), signal.SIGUSR1)
+            assert stop.asked() == stop.name == "SIGUSR1"
+        finally:
+            stop.uninstall()
+            assert signal.set_wakeup_fd(-1) == before
+    os.close(before)
+
+
+def test_a_signal_to_a_forked_child_is_not_the_parents() -> None:
+    """A loader's worker has the socket from the rank that it belongs to."""
+    code = """
+        import multiprocessing, os, signal, time
+        from hwal.preempt import StopRequest
+
+        stop = StopRequest()
+        stop.install()
+        stop.listen()
+        fork = multiprocessing.get_context("fork")
+        ready = fork.Event()
+
+        def child():
+            signal.signal(signal.SIGUSR1, lambda number, frame: os._exit(3))
+            ready.set()
+            time.sleep(60)
+
+        process = fork.Process(target=child)
+        process.start()
+        ready.wait()
+        os.kill(process.pid, signal.SIGUSR1)
+        process.join()
+        print(process.exitcode, stop.asked())
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[1], timeout=60)
+    assert done.stdout == "3 None\n", done.stderr

@@ -33,19 +33,22 @@ class Failed:
     """
 
     def __init__(self) -> None:
-        self.seen: dict[int, float] = {}  # pid of a failed rank -> when this was seen
+        self._seen: dict[int, tuple[float, set[int]]] = {}  # pid of a failed rank -> when this was seen, and which were there
 
     def look(self, ranks: Mapping[int, Outcome], now: float) -> None:
-        """`now`: Unix time in seconds, as the ranks' own."""
+        """`now`: seconds of a clock that never jumps."""
+        there = {rank.pid for rank in ranks.values()}
         for rank in ranks.values():
             if rank.error is not None or (rank.ended is None and not _lives(rank.pid)):
-                self.seen.setdefault(rank.pid, now)
-        failed = min((when for pid, when in self.seen.items() if any(rank.pid == pid for rank in ranks.values())), default=now)
-        if now - failed < FAILED:
+                self._seen.setdefault(rank.pid, (now, there))
+        when, peers = min(
+            (seen for pid, seen in self._seen.items() if pid in there), key=lambda seen: seen[0], default=(now, there)
+        )
+        if now - when < FAILED:
             return
         for rank in ranks.values():
             done = rank.ended is not None and rank.error is None
-            if not done and rank.started < failed:  # later ones are torchrun's restart
+            if not done and rank.pid in peers:  # others are torchrun's restart
                 with suppress(ProcessLookupError):
                     os.kill(rank.pid, signal.SIGKILL if sys.platform != "win32" else signal.SIGTERM)
 

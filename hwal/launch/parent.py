@@ -111,7 +111,7 @@ class _Start:
         none_there = announced = False
         while (code := self._ended()) is None:
             ranks = outcome.read_outcomes(self._state_dir)
-            failed.look(ranks, time.time())
+            failed.look(ranks, now := time.monotonic())
             name = signals.name if signals.first is not None else None
             if signals.count > 1:
                 _say(f"{name} again: ends all ranks now")
@@ -128,7 +128,7 @@ class _Start:
                     announced = True
                     _say(f"{name}: passed on to the ranks, which save and end; once more ends them at once")
                 signals.pass_on(ranks, signals.first)
-            doom = overdue.look(ranks, read_beats(self._state_dir), name, time.monotonic())
+            doom = overdue.look(ranks, read_beats(self._state_dir), name, now)
             if doom is not None:
                 return End(self._kill(), name, none_there, doom=doom)
         return End(code, signals.name if signals.first is not None else None, none_there)

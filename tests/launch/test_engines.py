@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import sys
-import time
 from collections.abc import Callable
 
 import pytest
@@ -37,21 +36,18 @@ def test_the_failing_rank_is_named_with_its_lines(make: Callable[[str], Run]) ->
 
 
 def test_rank_0s_error_is_shown_once(make: Callable[[str], Run]) -> None:
-    run = make(JOIN.format(body="if rt.rank == 0: raise ValueError('planted')\n        time.sleep(60)"))
-    begun = time.monotonic()
+    """And ends rank 1, which sleeps, and holds torchrun's SIGTERM for the wish to save."""
+    run = make(JOIN.format(body="if rt.rank == 0: raise ValueError('planted')\n        time.sleep(1000)"))
     code, said = run("--device", "null:2")
     assert code == 1 and said.count("ValueError: planted") == 2  # the first line, and the traceback's last
     assert "rank 0 of 2 on null:0 failed first" in said
     assert "ValueError: planted" in run.log(0)
-    assert time.monotonic() - begun < 25  # rank 1 sleeps, and holds torchrun's SIGTERM for the wish to save
 
 
 def test_a_failed_rank_that_does_not_get_to_its_end_is_ended(make: Callable[[str], Run]) -> None:
-    body = "import threading; threading.Thread(target=time.sleep, args=(60,)).start(); raise ValueError('planted')"
-    begun = time.monotonic()
+    body = "import threading; threading.Thread(target=time.sleep, args=(1000,)).start(); raise ValueError('planted')"
     code, said = make(JOIN.format(body=body))("--device", "null:2")
     assert code == 1 and "failed first: ValueError: planted" in said, said
-    assert time.monotonic() - begun < 30
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's out-of-memory killer")
@@ -59,10 +55,9 @@ def test_a_killed_rank_is_named(make: Callable[[str], Run]) -> None:
     body = (
         "if rt.rank == 1: print('last words', flush=True); os.kill(os.getpid(), 9)\n        torch.distributed.all_reduce(total)"
     )
-    begun = time.monotonic()
     code, said = make(JOIN.format(body=body))("--device", "null:2")
     assert code == 1 and "rank 1 of 2 on null:1 was killed by SIGKILL: the kernel's out-of-memory killer" in said, said
-    assert "last words" in said and time.monotonic() - begun < 30
+    assert "last words" in said
 
 
 def test_a_script_that_never_joins_is_stopped(make: Callable[[str], Run]) -> None:
@@ -74,10 +69,8 @@ model(torch.ones(1, 2)).sum().backward()
 optimizer.step()
 print("stepped")
 """
-    begun = time.monotonic()
     code, said = make(script)("--device", "null:2")
     assert code == 1 and "2 processes were started, but they train apart" in said and "stepped" not in said, said
-    assert time.monotonic() - begun < 30
     code, said = make(script)("--device", "null:1")
     assert code == 0 and "stepped" in said and "never called hwal.start()" in said
 
@@ -167,10 +160,9 @@ def test_a_taken_port_is_named_at_once(make: Callable[[str], Run]) -> None:
             f"--rdzv-backend c10d --rdzv-endpoint 127.0.0.1:{port}",
             f"--master-addr 127.0.0.1 --master-port {port}",
         ):
-            begun = time.monotonic()
             code, said = run("--device", "null:2", f"--engine-args={flags}")
             assert code == 1 and f"the port of 127.0.0.1:{port} is in use" in said, said
-            assert "Traceback" not in said and time.monotonic() - begun < 30
+            assert "Traceback" not in said
 
 
 def test_engine_arguments_that_torchrun_refuses_are_a_usage_error(make: Callable[[str], Run]) -> None:

@@ -10,13 +10,16 @@ import pytest
 
 from hwal.watch.beat import Beat, Doom
 from hwal.watch.link import Hub, Spoke
-from hwal.watch.pulse import SAVING, TRAINING, Pulse
+from hwal.watch.pulse import PREPARING, SAVING, TRAINING, Pulse
 from hwal.watch.spot import Signs
 from hwal.watch.watchdog import Place, Watchdog
 
 LIMIT = 1.0  # seconds
 PATIENCE = 20.0  # seconds for what must come at some time
 SIGNS = Signs(collectives=("tests.watch.test_watchdog.together",))
+
+
+pytestmark = pytest.mark.slow  # seconds of waiting for what must come, or must not; test_worlds.py has the judgement itself
 
 
 @pytest.fixture(autouse=True)
@@ -91,12 +94,33 @@ def saves(rank: Rank) -> None:
         rank.done.wait()
 
 
+def prepares(rank: Rank) -> None:
+    with rank.pulse.during(PREPARING):
+        rank.done.wait()
+
+
 @pytest.mark.parametrize(("job", "asked"), [(trains, LIMIT), (saves, LIMIT), (stuck, "off")])
 def test_what_is_no_hang(job: Callable[[Rank], None], asked: float | str) -> None:
     rank = Rank(0, 1, None, asked)
     rank.run(job)
     assert not rank.doomed.wait(2 * LIMIT)
     rank.leave()
+
+
+@pytest.mark.parametrize("asked", ["off", LIMIT])
+def test_a_run_that_was_asked_to_end_is_not_held_up(monkeypatch: pytest.MonkeyPatch, asked: float | str) -> None:
+    """Also while it prepares, and where no hang would end it; a save is let be."""
+    monkeypatch.setattr("hwal.watch.patience.HURRY", LIMIT)
+    ranks = [Rank(0, 1, None, asked) for _ in range(3)]
+    for rank, job in zip(ranks, (stuck, prepares, saves), strict=True):
+        rank.signal = "SIGTERM"
+        rank.run(job)
+    for rank in ranks[:2]:
+        assert rank.doomed.wait(PATIENCE) and rank.doom is not None
+        assert rank.doom.asked == "SIGTERM" and rank.doom.what.startswith("SIGTERM: the run has been stuck ")
+    assert not ranks[2].doomed.is_set()
+    for rank in ranks:
+        rank.leave()
 
 
 def test_all_ranks_end_with_the_same_words() -> None:

@@ -132,12 +132,15 @@ def test_steps_of_any_length_below_the_limit_are_no_hang(
 
 @settings(max_examples=20, deadline=None)
 @given(st.data(), SIZES, PHASES, st.floats(0.05, 20.0))
-def test_by_default_a_step_may_take_ten_times_as_long_as_most(
+def test_by_default_a_step_may_take_fifteen_times_as_long_as_most(
     data: st.DataObject, size: int, phases: list[str], usual: float
 ) -> None:
-    """Whatever a step takes: half of them at least the usual time, and none ten times as long."""
-    spread = data.draw(st.lists(st.floats(1.0, 10.0), min_size=12, max_size=12))
-    run = world(size, [[usual * factor for factor in spread] for _ in range(size)], None, phases)
+    """One rank's does, now and then, and the others wait for it."""
+    factors = st.lists(st.sampled_from([1.0, 1.0, 1.0, 15.0]), min_size=11, max_size=11)
+    seconds = [
+        [usual] + [usual * factor for factor in (data.draw(factors) if rank == 0 else [1.0] * 11)] for rank in range(size)
+    ]
+    run = world(size, seconds, None, phases)
     run.run(NEVER)
     assert run.alarm is None
 
