@@ -14,6 +14,7 @@ from hwal.watch.pulse import ANNOUNCED, DATA, PREPARING, SCRIPT, Pulse
 from hwal.watch.spot import Spot
 
 BUSY = 0.05  # of a second's processor time: the main thread of a rank that waits for others takes less
+MOVES = 1 << 16  # bytes a second, read and written, that are progress: the watchdog itself, and metrics, take a few thousand
 
 
 class Thread(Protocol):
@@ -44,6 +45,7 @@ class Look:
         self._steps = steps
         self._last = now
         self._cpu = thread.seconds()
+        self._bytes = self._moves = 0
 
     def take(self, now: float, asked: str | None) -> Beat:
         """`asked`: the signal that asked the run to end; the time that it has then begins when that is first said."""
@@ -56,7 +58,7 @@ class Look:
         if phase == SCRIPT:  # it tells no progress; a rank that waits for others stands still, and computes nothing
             mark = (*mark, spot.waits, spot.line, self._worked(now - self._last))
         elif phase in ANNOUNCED and not (phase == PREPARING and asked):
-            mark = (*mark, self._thread.bytes())
+            mark = (*mark, self._moved(now - self._last))
         self._last = now
         patience.look(now, step, mark)
         limit = patience.limit(phase, spot, asked is not None)
@@ -84,6 +86,12 @@ class Look:
         if now - self._cpu > BUSY * passed:
             self._cpu = now
         return self._cpu
+
+    def _moved(self, passed: float) -> int:
+        """Another number each time that files were read or written."""
+        before, self._bytes = self._bytes, self._thread.bytes()
+        self._moves += self._bytes - before > MOVES * passed
+        return self._moves
 
     def _source(self) -> str:
         return self._thread.source(self._pulse.source)

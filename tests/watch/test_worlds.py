@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -32,6 +33,7 @@ class Rank:
     step: int = 0
     begun: float = 0.0
     holds_lock: bool = False
+    bytes_a_second: float = 5000.0
 
     descriptor: int | None = None
 
@@ -52,7 +54,7 @@ class Rank:
         return 0.0
 
     def bytes(self) -> int:
-        return 0
+        return int(self.now * self.bytes_a_second)
 
     def source(self, loader: Any) -> str:
         return "Rows gave nothing"
@@ -145,7 +147,7 @@ def test_by_default_a_step_may_take_fifteen_times_as_long_as_most(
     assert run.alarm is None
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(st.data(), SIZES, PHASES, st.sampled_from([PREPARING, SAVING]))
 def test_what_takes_long_by_nature_is_no_hang(data: st.DataObject, size: int, phases: list[str], phase: str) -> None:
     """One rank is at it in its third step for just less than half an hour, and the others wait."""
@@ -156,6 +158,19 @@ def test_what_takes_long_by_nature_is_no_hang(data: st.DataObject, size: int, ph
     run.ranks[whom].phases = [*(phases * 3)[:2], phase, *(phases * 3)[:2]]
     run.run(NEVER)
     assert run.alarm is None
+
+
+@pytest.mark.parametrize("phase", [PREPARING, SAVING])
+@pytest.mark.parametrize("size", [1, 3])
+def test_files_that_are_read_or_written_are_progress(phase: str, size: int) -> None:
+    """As long as they are, and only then: a watchdog's own few bytes are none."""
+    for rate, hangs in ((1e6, False), (5000.0, True)):
+        run = world(size, [[1.0, 2 * LONG, 1.0] for _ in range(size)], 40.0, [TRAINING, phase])
+        for rank in run.ranks:
+            rank.bytes_a_second = rate
+        run.run(NEVER)
+        assert (run.alarm is not None) == hangs
+        assert run.alarm is None or LONG <= run.alarm[0] <= LONG + 5.0
 
 
 @settings(max_examples=20, deadline=None)
