@@ -27,6 +27,13 @@ def environment(plan: Plan) -> dict[str, str]:
     return {"PJRT_DEVICE": "TPU"}
 
 
+def resources(plan: Plan) -> dict[str, str]:
+    """What Kubernetes must grant a node: chips, by the name that Google's device plugin gives them."""
+    if is_virtual(plan.devices[0]):
+        return {}
+    return {"google.com/tpu": str(len({chip_of(device) for device in plan.devices}))}
+
+
 def check(plan: Plan) -> None:
     """Raises PlanError for several processes where they cannot train together."""
     if plan.local_size == 1:

@@ -79,6 +79,12 @@ def test_chips_that_a_variable_leaves_out_stay_out() -> None:
     assert backend.rank_environment(planned(host, "tpu:2,3"), ALONE, host)["TPU_VISIBLE_CHIPS"] == "6,7"
 
 
+def test_a_scheduler_grants_chips() -> None:
+    assert backend.resources(planned(HOSTS["tpu-v2-8"])) == {"google.com/tpu": "4"}
+    assert backend.resources(planned(HOSTS["tpu-v5e-8"])) == {"google.com/tpu": "8"}
+    assert backend.resources(planned(LAPTOP, "tpu:cpu:4")) == {}
+
+
 # a process a chip
 
 
