@@ -28,7 +28,7 @@ PLANTED = [
     ("lean-probes", "backends/hwal_cpu/chip.py", "import numpy\n"),
     ("lean-probes", "backends/hwal_null/__init__.py", "def f():\n    from hwal_torch import feed\n"),
     ("lean-probes", "backends/hwal_null/probe.py", "from hwal_null import torch_runtime\n"),
-    ("lean-probes", "backends/hwal_tpu/launch.py", "def f():\n    from hwal_tpu import xla\n"),
+    ("lean-probes", "backends/hwal_tpu/launch.py", "def f():\n    import torch_xla\n"),
     ("probes-ask-the-host", "backends/hwal_cpu/probe.py", "import os\n"),
     ("probes-ask-the-host", "backends/hwal_tpu/access.py", "import os\n"),
     ("probes-ask-the-host", "backends/hwal_null/probe.py", "def f():\n    import subprocess\n"),
