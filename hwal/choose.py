@@ -27,7 +27,7 @@ def choose(target: Target, probes: Sequence[Probe], backends: Mapping[str, Backe
         raise DeviceError(f"backend {target.backend!r} is not installed here", where=f"--device {target}", why=probe.reason)
     devices = backend.select(target, probe)
     if not devices:
-        raise DeviceError(f"--device {target} leaves no device", where=f"--device {target}")
+        raise DeviceError(f"--device {target} leaves no device", where=f"--device {target}", hint=f"--device {backend.name}")
     return Choice(target, backend.name, devices, f"{describe(devices)}, asked for by --device {target}")
 
 

@@ -7,11 +7,12 @@ the launcher tells its ranks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import MISSING, fields
 from typing import Any
 
-from hwal.errors import UsageError, nearest
+from hwal.errors import HwalError, UsageError, nearest
 from hwal.record import Record, dataclass
 
 PREFIX = "HWAL_"
@@ -133,7 +134,8 @@ class Settings(Record):
                 try:
                     given[setting.field] = setting.parse(text)
                 except ValueError as error:
-                    raise UsageError(f"{setting.variable}={text!r}: {error}", where="environment") from None
+                    hint = f"{setting.variable}={setting.metavar or '1'}: {setting.help}"
+                    raise UsageError(f"{setting.variable}={text!r}: {error}", where="environment", hint=hint) from None
         return cls(**given)
 
     def to_environ(self) -> dict[str, str]:
@@ -203,6 +205,19 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("on_nan", one_of("stop", "skip"), "stop|skip", "what to do at a loss that is not finite (default stop)"),
     Setting("no_fallback", switch, "", "make an operator that falls back to the CPU an error"),
 )
+
+
+@contextmanager
+def as_given(environ: Mapping[str, str], flags: Collection[str] = ()) -> Iterator[None]:
+    """Errors about a setting name its flag. Where its variable gave it, and none of `flags` (fields) did, they name that."""
+    try:
+        yield
+    except HwalError as error:
+        for row in SETTINGS:
+            text = environ.get(row.variable)
+            if text and row.field not in flags and error.where in (row.flag, f"{row.flag} {text}"):
+                error.where = f"{row.variable}={text}"
+        raise
 
 
 def variables() -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -87,7 +88,7 @@ def is_new(settings: Settings, world: World, environ: Mapping[str, str]) -> bool
 
 
 def make_run_dir(path: Path, new: bool = False) -> bool:
-    """Makes the folder and tries that it can be written. Raises OutputError.
+    """Makes the folder and tries that it can be written. Raises UsageError, for a disk that is full OutputError.
 
     False when it must be new and is not: another run took the name since it was chosen.
     """
@@ -103,10 +104,13 @@ def make_run_dir(path: Path, new: bool = False) -> bool:
         probe.write_bytes(b"")
         probe.unlink()
     except FileExistsError:
-        raise OutputError(f"{path} is a file, not a folder", where="--out", hint="choose another --out") from None
+        raise UsageError(f"{path} is a file, not a folder", where="--out", hint="choose another --out") from None
     except OSError as error:
-        raise OutputError(
-            f"the run's folder {path} cannot be written: {error.strerror}", where="--out", hint="choose another --out"
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        raise (OutputError if full else UsageError)(
+            f"the run's folder {path} cannot be written: {error.strerror}",
+            where="--out",
+            hint="free space, or choose another --out" if full else "choose another --out",
         ) from None
     return True
 

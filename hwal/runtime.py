@@ -369,7 +369,7 @@ class Backend(ABC):
                     f"{self.name} has no device {part!r}; there are {there}", where=where, hint=f"--device {self.name}"
                 )
             if found[0] in chosen:
-                raise DeviceError(f"device {part!r} is named twice", where=where)
+                raise DeviceError(f"device {part!r} is named twice", where=where, hint="name each once")
             chosen.append(found[0])
         return tuple(chosen)
 

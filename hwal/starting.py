@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hwal.choose import choose
 from hwal.display import tell
-from hwal.env import DEVICE, PROCESSES, SETTINGS, STATE_DIR, TOPOLOGY, Settings, strangers
+from hwal.env import DEVICE, PLAN, PROCESSES, SETTINGS, STATE_DIR, TOPOLOGY, Settings, as_given, strangers
 from hwal.errors import HwalError, ScriptError, UsageError, VersionError, WorldError, nearest
 from hwal.host import Host
 from hwal.launch import engines
@@ -43,6 +43,13 @@ class Laid:
 
 def begin(framework: str | None, environ: MutableMapping[str, str]) -> Runtime:
     """A Runtime that has joined its world. Raises HwalError."""
+    if environ.get(PLAN):  # the launcher's variables may have been flags
+        return _begin(framework, environ)
+    with as_given(environ):
+        return _begin(framework, environ)
+
+
+def _begin(framework: str | None, environ: MutableMapping[str, str]) -> Runtime:
     guard_spawned()
     settings = Settings.from_environ(environ)
     world = read_world(environ)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -74,15 +75,22 @@ def test_ranks_of_a_foreign_world_agree_without_asking_the_disk() -> None:
     assert folders == {Path("runs/train-my-job-1")}
 
 
-def test_a_folder_that_cannot_be_made_or_written() -> None:
+def full(self: Path, data: bytes) -> int:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_folder_that_cannot_be_made_or_written(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("file").write_text("")
-    with pytest.raises(OutputError, match="is a file"):
+    with pytest.raises(UsageError, match="is a file"):
         make_run_dir(Path("file"))
-    with pytest.raises(OutputError, match="cannot be written"):
+    with pytest.raises(UsageError, match="cannot be written"):
         make_run_dir(Path("file/below"))
-    with pytest.raises(OutputError):
+    with pytest.raises(UsageError):
         make_run_dir(Path("/proc/hwal"))
     make_run_dir(Path("a/b"))
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OutputError, match="No space left on device"):
+        make_run_dir(Path("a/b"))
     assert list(Path("a/b").iterdir()) == []
 
 

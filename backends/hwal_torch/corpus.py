@@ -47,7 +47,10 @@ def documents(sources: Sequence[str], say: Callable[[str], None] = lambda text: 
             say(f"--data {source}: {binary} binary file{'s' if binary > 1 else ''} passed over")
     if not texts:
         raise UsageError(
-            "there is no text to train on", where=f"--data {' '.join(sources)}", why="every file found is empty or binary"
+            "there is no text to train on",
+            where=f"--data {' '.join(sources)}",
+            why="every file found is empty or binary",
+            hint="--data FILE.txt",
         )
     return texts
 
@@ -71,12 +74,14 @@ def files_of(source: str) -> list[Path]:
             if file.is_file() and not any(part.startswith(".") for part in file.relative_to(path).parts)
         ]
         if not found:
-            raise UsageError("the folder has no files", where=f"--data {source}")
+            raise UsageError("the folder has no files", where=f"--data {source}", hint="--data FILE.txt")
         return found
     if has_magic(source):
         found = sorted(file for file in map(Path, glob(str(path), recursive=True)) if file.is_file())  # noqa: PTH207 - Path.glob takes no absolute pattern
         if not found:
-            raise UsageError("no file matches the pattern", where=f"--data {source}")
+            raise UsageError(
+                "no file matches the pattern", where=f"--data {source}", hint="--data '**/*.txt' looks into folders"
+            )
         return found
     raise UsageError(f"no such data file: {source}", where=f"--data {source}", why=_why_missing(path), hint=_neighbour(path))
 

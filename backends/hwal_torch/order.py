@@ -20,7 +20,11 @@ def global_batches(loader: DataLoader[Any], reading: Reading) -> Iterator[list[i
     batch_sampler = loader.batch_sampler
     if type(batch_sampler) is not BatchSampler:
         if reading.global_batch is not None:
-            raise ScriptError("--global-batch cannot override a batch sampler of the script's own", where="rt.feed")
+            raise ScriptError(
+                "--global-batch cannot override a batch sampler of the script's own",
+                where="rt.feed",
+                hint="leave it out, and change the sampler's own batch size",
+            )
         yield from map(list, _under_seed(batch_sampler, reading.seed))
         return
     size = reading.global_batch or batch_sampler.batch_size

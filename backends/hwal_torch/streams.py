@@ -29,7 +29,11 @@ def read_whole(
     parts: dict[str, Any]
     if loader.batch_size is None:
         if reading.global_batch is not None:
-            raise ScriptError("--global-batch cannot override batches that the data set makes itself", where="rt.feed")
+            raise ScriptError(
+                "--global-batch cannot override batches that the data set makes itself",
+                where="rt.feed",
+                hint="leave it out, and change the data set's own batch size",
+            )
         own = {} if isinstance(loader.dataset, IterableDataset) else {"sampler": _Fixed(order_of(loader.sampler, reading.seed))}
         parts = {"batch_size": None, **own}
         kind: Batches = WholeBatches(loader.collate_fn, reading)

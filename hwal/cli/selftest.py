@@ -15,7 +15,7 @@ from hwal.cli import show, tell
 from hwal.cli.devices import table
 from hwal.cli.parser import Exit, Parser
 from hwal.env import DEVICE
-from hwal.errors import EXIT_FAILED, EXIT_OK, HwalError, OutputError, VersionError
+from hwal.errors import EXIT_FAILED, EXIT_OK, HwalError, OutputError, UsageError, VersionError
 from hwal.host import Host
 from hwal.record import Record, parse_json
 from hwal.survey import survey
@@ -177,7 +177,7 @@ def _folder(text: str) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise OutputError(f"{folder} cannot be made: {error.strerror}", where="--out", hint="choose another --out") from None
+        raise UsageError(f"{folder} cannot be made: {error.strerror}", where="--out", hint="choose another --out") from None
     return folder
 
 

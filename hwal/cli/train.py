@@ -13,7 +13,7 @@ from hwal.choose import choose
 from hwal.cli import show, tell
 from hwal.cli.flags import BARE, Given, help_text, read, recipe_arguments
 from hwal.display import progress_mode
-from hwal.env import DEVICE, SETTINGS, TOPOLOGY, Settings, strangers
+from hwal.env import DEVICE, SETTINGS, TOPOLOGY, Settings, as_given, strangers
 from hwal.errors import EXIT_OK, UsageError, VersionError
 from hwal.host import Host
 from hwal.launch import build, elastic, run
@@ -23,6 +23,7 @@ from hwal.launch.world import read_world
 from hwal.plan import make_plan
 from hwal.plan.given import choice_of, read_plan
 from hwal.plan.world import at_world
+from hwal.retention import read_keep
 from hwal.rundir import choose_run_dir, is_new, make_run_dir
 from hwal.strategy_file import take_file
 from hwal.survey import Survey, survey
@@ -37,6 +38,11 @@ def main(argv: Sequence[str]) -> int:
     if given.help:
         show(help_text())
         return EXIT_OK
+    with as_given(os.environ, given.flags):
+        return _train(given)
+
+
+def _train(given: Given) -> int:
     environ = os.environ
     progress_mode(environ)  # a wrong one is told now, not by every rank
     world = read_world(environ)
@@ -126,6 +132,7 @@ def _settings(given: Given, environ: Mapping[str, str]) -> tuple[Settings, tuple
             where=f"--resume {settings.resume}",
             hint="--resume DIR, the folder of a run",
         )
+    read_keep(settings.keep)  # a wrong one is told now, not by every rank
     return settings, notes
 
 
@@ -160,7 +167,11 @@ def _words(text: str | None) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(text))
     except ValueError as error:
-        raise UsageError(f"--engine-args cannot be split into words: {error}", where=f"--engine-args {text!r}") from None
+        raise UsageError(
+            f"--engine-args cannot be split into words: {error}",
+            where=f"--engine-args {text!r}",
+            hint="as one word of the shell's, quotes closed: --engine-args '--nnodes 2'",
+        ) from None
 
 
 # from a Request to a Plan

@@ -21,7 +21,9 @@ def arguments(processes: int, given: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         if name in HWALS:
             raise UsageError(
-                f"--{name} cannot be given to torchrun here: {HWALS[name]}", where=f"--engine-args {' '.join(given)!r}"
+                f"--{name} cannot be given to torchrun here: {HWALS[name]}",
+                where=f"--engine-args {' '.join(given)!r}",
+                hint=f"leave --{name} out of it",
             )
     own: list[str] = ["--nproc-per-node", str(processes)]
     if "nnodes" not in names:

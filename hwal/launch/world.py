@@ -84,18 +84,23 @@ def number(environ: Mapping[str, str], name: str) -> int:
     return int(text)
 
 
+ALIKE = "unset what a launcher has left behind, or let one set them all: hwal train, torchrun, mpirun, srun"
+
+
 def _checked(world: World, rank: str, size: str, local_rank: str, local_size: str) -> World:
     """`world`, if its numbers fit; the names are those of the variables that they were read from."""
     if world.size < 1:
-        raise WorldError(f"{size}={world.size}: a world has at least one rank", where="environment")
+        raise WorldError(f"{size}={world.size}: a world has at least one rank", where="environment", hint=ALIKE)
     for name, value, of, count in (
         (rank, world.rank, size, world.size),
         (local_rank, world.local_rank, local_size, world.local_size),
     ):
         if value >= count:
-            raise WorldError(f"{name}={value} is not below {of}={count}", where="environment", why="ranks count from 0")
+            raise WorldError(
+                f"{name}={value} is not below {of}={count}", where="environment", why="ranks count from 0", hint=ALIKE
+            )
     if world.local_size > world.size:
-        raise WorldError(f"{local_size}={world.local_size} is more than {size}={world.size}", where="environment")
+        raise WorldError(f"{local_size}={world.local_size} is more than {size}={world.size}", where="environment", hint=ALIKE)
     return world
 
 

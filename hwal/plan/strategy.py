@@ -7,6 +7,8 @@ from hwal.errors import PlanError, UsageError, nearest
 from hwal.values import AUTO, Caps, Decision
 
 OFFLOAD = "+offload"
+ELSEWHERE = {"ZERO2": "fsdp:grad-op", "ZERO3": "fsdp:full", "FSDP": "fsdp:full", "FSDP2": "fsdp:full", "DP": "ddp"}
+"""What other libraries call a strategy -> its name here; those of FSDP are in fsdp_file."""
 
 
 def decide_strategy(asked: str, world: int, caps: Caps, backend: str) -> Decision:
@@ -20,7 +22,7 @@ def decide_strategy(asked: str, world: int, caps: Caps, backend: str) -> Decisio
     where = f"--strategy {asked}"
     name = asked.removesuffix(OFFLOAD)
     if name not in STRATEGIES:
-        near = nearest(name, STRATEGIES)
+        near = _meant(name)
         raise UsageError(
             f"unknown strategy {name!r}; there are {', '.join(STRATEGIES)}",
             where=where,
@@ -57,6 +59,14 @@ def decide_strategy(asked: str, world: int, caps: Caps, backend: str) -> Decisio
             asked, f"asked for; within one machine the same as {asked.replace('hybrid-', '').replace('hybrid', 'full')}"
         )
     return Decision(asked, "asked for")
+
+
+def _meant(name: str) -> str | None:
+    """The strategy that another library's name stands for, or that is spelled nearly so."""
+    from hwal.plan.fsdp_file import STRATEGIES as FSDP  # only errors need it
+
+    plain = name.upper().removeprefix("_").replace("-", "_")
+    return FSDP.get(plain) or ELSEWHERE.get(plain.replace("_", "")) or nearest(name, STRATEGIES)
 
 
 def is_file_name(strategy: str) -> bool:

@@ -227,10 +227,53 @@ hwal: error: the file configures no FSDP
   why:   it is empty
   try:   a file with fsdp_config, as accelerate config writes it; without FSDP, --strategy ddp
 
+$ hwal train --strategy NO_SHARD s.py
+2
+hwal: error: unknown strategy 'NO_SHARD'; there are auto, single, ddp, fsdp:full, fsdp:grad-op, fsdp:hybrid, fsdp:hybrid-grad-op
+  where: --strategy NO_SHARD
+  try:   did you mean ddp?
+
+$ hwal train --strategy zero-2 s.py
+2
+hwal: error: unknown strategy 'zero-2'; there are auto, single, ddp, fsdp:full, fsdp:grad-op, fsdp:hybrid, fsdp:hybrid-grad-op
+  where: --strategy zero-2
+  try:   did you mean fsdp:grad-op?
+
+$ HWAL_STRATEGY=single hwal train --device null -n 2 s.py
+2
+hwal: error: single is for one process, the world has 2 (2 ≠ 1)
+  where: HWAL_STRATEGY=single
+  try:   -n 1, or --strategy ddp
+
+$ HWAL_STRATEGY=ddp hwal train --device null -n 2 --strategy single s.py
+2
+hwal: error: single is for one process, the world has 2 (2 ≠ 1)
+  where: --strategy single
+  try:   -n 1, or --strategy ddp
+
+$ hwal train --dry-run --keep newest s.py
+2
+hwal: error: --keep newest is not a rule
+  where: --keep
+  why:   'newest' is none of last:N, best:METRIC, best:METRIC:min, best:METRIC:max
+  try:   --keep last:3, --keep last:3,best:eval_loss, or --keep all
+
+$ hwal train --out s.py s.py
+2
+hwal: error: s.py is a file, not a folder
+  where: --out
+  try:   choose another --out
+
+$ hwal train --out s.py/run s.py
+2
+hwal: error: the run's folder s.py/run cannot be written: Not a directory
+  where: --out
+  try:   choose another --out
+
 $ HWAL_STRATEGY=xx hwal train s.py
 2
 hwal: error: unknown strategy 'xx'; there are auto, single, ddp, fsdp:full, fsdp:grad-op, fsdp:hybrid, fsdp:hybrid-grad-op
-  where: --strategy xx
+  where: HWAL_STRATEGY=xx
   try:   an FSDP config file's name ends in .yaml or .json
 
 $ hwal train --virtual-ranks 4 -n 3 s.py
@@ -250,6 +293,7 @@ $ hwal train --engine-args "--x 'y" s.py
 2
 hwal: error: --engine-args cannot be split into words: No closing quotation
   where: --engine-args "--x 'y"
+  try:   as one word of the shell's, quotes closed: --engine-args '--nnodes 2'
 
 $ hwal train --resume s.py
 2
@@ -280,6 +324,7 @@ $ HWAL_PRECISION=bf61 hwal train s.py
 2
 hwal: error: HWAL_PRECISION='bf61': must be one of auto, fp32, tf32, bf16, fp16; did you mean 'bf16'?
   where: environment
+  try:   HWAL_PRECISION=P: auto, fp32, tf32, bf16 or fp16 (auto: what the device computes natively)
 
 $ HWAL_PROGRESS=bars hwal train s.py
 2

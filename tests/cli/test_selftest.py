@@ -101,13 +101,16 @@ def test_what_is_missing(hwal: Hwal, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_such_device(hwal: Hwal) -> None:
     result = hwal("selftest", "--device", "abacus")
-    assert (result.code, result.err.splitlines()[0]) == (2, "hwal: error: unknown device 'abacus'; there are auto, cpu, tpu, null")
+    assert (result.code, result.err.splitlines()[0]) == (
+        2,
+        "hwal: error: unknown device 'abacus'; there are auto, cpu, tpu, null",
+    )
 
 
 def test_a_folder_that_cannot_be_made(hwal: Hwal, folder: Path) -> None:
     (folder / "taken").write_text("")
     result = hwal("selftest", "--device", "null:1", "--out", "taken")
     assert (result.code, result.err) == (
-        1,
+        2,
         "hwal: error: taken cannot be made: File exists\n  where: --out\n  try:   choose another --out\n",
     )
