@@ -17,14 +17,12 @@ from hwal.watch.beat import Beat
 
 
 def leave_beat(environ: Mapping[str, str], beat: Beat) -> None:
-    """Leaves where the rank is in state_dir/beat-N.json, written aside and renamed."""
+    """Leaves where the rank is in state_dir/beat-N.json. Over the one before: half a beat, or none on a full disk, is no beat, and
+    where a rank has none the launcher does not judge it."""
     folder = environ.get(STATE_DIR)
     if folder:
         with suppress(OSError):
-            path = Path(folder) / f"beat-{beat.rank}.json"
-            aside = path.with_suffix(f".{beat.pid}.tmp")
-            aside.write_text(beat.to_json(), encoding="utf-8")
-            aside.replace(path)
+            (Path(folder) / f"beat-{beat.rank}.json").write_text(beat.to_json(), encoding="utf-8")
 
 
 def drop_beat(environ: Mapping[str, str], rank: int) -> None:
