@@ -17,8 +17,8 @@ from hwal.watch.beat import Beat
 
 
 def leave_beat(environ: Mapping[str, str], beat: Beat) -> None:
-    """Leaves where the rank is in state_dir/beat-N.json. Over the one before: half a beat, or none on a full disk, is no beat, and
-    where a rank has none the launcher does not judge it."""
+    """Leaves where the rank is in state_dir/beat-N.json, over the one before: half a beat, or what a full disk leaves of it, is
+    none, and a rank that has none is not judged by the launcher."""
     folder = environ.get(STATE_DIR)
     if folder:
         with suppress(OSError):
