@@ -116,7 +116,9 @@ class Ears:
     def close(self) -> None:
         """Called by the main thread; a second time it does nothing."""
         if self._inner.fileno() >= 0:
-            signal.set_wakeup_fd(-1)
+            now = signal.set_wakeup_fd(-1)
+            if now not in (-1, self._outer.fileno()):  # an event loop of the script's came later
+                signal.set_wakeup_fd(now)
             self._shut()
 
     def _shut(self) -> None:

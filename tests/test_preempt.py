@@ -181,6 +181,18 @@ def test_what_listens_leaves_no_trace_and_lets_an_event_loop_go_first() -> None:
     os.close(before)
 
 
+def test_an_event_loop_that_came_later_goes_on_hearing() -> None:
+    later = os.open(os.devnull, os.O_WRONLY)
+    os.set_blocking(later, False)
+    stop = StopRequest()
+    stop.install()
+    stop.listen()
+    signal.set_wakeup_fd(later)
+    stop.uninstall()
+    assert signal.set_wakeup_fd(-1) == later
+    os.close(later)
+
+
 def test_a_signal_to_a_forked_child_is_not_the_parents() -> None:
     """A loader's worker has the socket from the rank that it belongs to."""
     code = """
