@@ -1,0 +1,44 @@
+"""torchrun's agent as hwal has it: what it says of a failure after which the world is started again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerState
+
+from hwal.cgroup import Kills
+from hwal.env import STATE_DIR
+from hwal.host import RecordedHost, Recording
+from hwal.launch.outcome import Outcome
+from hwal_torch import agent
+
+GROUP = "/sys/fs/cgroup/memory"
+COUNTED = {
+    "/proc/self/cgroup": "4:memory:/\n",
+    f"{GROUP}/memory.oom_control": "oom_kill 1\n",
+    f"{GROUP}/memory.failcnt": "1\n",
+    f"{GROUP}/memory.limit_in_bytes": f"{4 << 30}\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("before", "words"),
+    [
+        (
+            Kills(0, None, 0),
+            f"was killed by the kernel for memory: its cgroup's limit is 4.0 GiB ({GROUP}/memory.limit_in_bytes)",
+        ),
+        (Kills(1, None, 1), "was killed by SIGKILL: the kernel's out-of-memory killer does this (see dmesg), or someone did"),
+    ],
+)
+def test_a_killed_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: Kills, words: str) -> None:
+    monkeypatch.setenv(STATE_DIR, str(tmp_path))
+    monkeypatch.setattr(agent, "Host", lambda: RecordedHost(Recording(files=COUNTED)))
+    Outcome(1, 12, "cpu:0", 1.0).write(tmp_path)
+    one = agent.Agent.__new__(agent.Agent)
+    one._kills = before
+    died = SimpleNamespace(pid=12, exitcode=-9, timestamp=2)
+    said = one._why(RunResult(WorkerState.FAILED, failures={1: died}), 2)  # type: ignore[dict-item]
+    assert said == f"hwal: rank 1 of 2 on cpu:0 {words}"
