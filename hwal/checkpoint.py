@@ -87,10 +87,13 @@ class Checkpoints:
         keep: which of them stay.
     """
 
-    def __init__(self, folder: Path, keep: str | None = None) -> None:
+    def __init__(self, folder: Path, keep: str | None = None, say: Callable[[str], None] = lambda text: None) -> None:
+        """`say` is told of checkpoints that cannot be removed."""
         self.folder = folder
         self.keep = read_keep(keep)
+        self._say = say
         self._damaged: set[Path] = set()
+        self._stuck: set[Path] = set()
 
     def path(self, step: int) -> Path:
         return self.folder / f"step-{step:08d}"
@@ -165,6 +168,9 @@ class Checkpoints:
         for path, step in step_of.items():
             if step not in stays:
                 shutil.rmtree(path, ignore_errors=True)
+                if path.exists() and path not in self._stuck:
+                    self._stuck.add(path)
+                    self._say(f"{path} cannot be removed, though --keep does not hold it: the disk may fill up")
 
     @staticmethod
     def clear_preempted(run_dir: Path) -> None:

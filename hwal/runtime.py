@@ -97,7 +97,7 @@ class Runtime(ABC):
         from hwal.reporter import Reporter
 
         self.progress = Progress(job.settings.seed, job.world.size)
-        self.checkpoints = Checkpoints(job.run_dir / "checkpoints", job.settings.keep)
+        self.checkpoints = Checkpoints(job.run_dir / "checkpoints", job.settings.keep, self.say)
         self.saving = Background()
         self.stop_request = StopRequest(at_once=job.world.size == 1)
         self.reporter = Reporter(job.run_dir if self.is_main else None)

@@ -79,6 +79,18 @@ def test_keep_all_and_checkpoints_elsewhere(store: Checkpoints, tmp_path: Path) 
     assert verify(store.folder / "best").position.step == 9
 
 
+def test_one_that_cannot_be_removed_is_told_once(store: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = Told()
+    keeps = Checkpoints(store.folder, "last:1", said)
+    write(keeps, 1)
+    monkeypatch.setattr(checkpoint.shutil, "rmtree", lambda path, ignore_errors: None)  # a folder that gives up nothing
+    for step in (2, 3):
+        write(keeps, step)
+    assert said == [
+        f"{keeps.path(step)} cannot be removed, though --keep does not hold it: the disk may fill up" for step in (1, 2)
+    ]
+
+
 # failures while writing
 
 

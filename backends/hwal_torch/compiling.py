@@ -3,15 +3,19 @@ once a layer, and hooks around a block (FSDP's, say) stay outside of it."""
 
 from __future__ import annotations
 
+import errno
+import os
+import re
 import sys
 import sysconfig
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from hwal.errors import VersionError
+from hwal.errors import OutputError, VersionError
 from hwal_torch.blocks import Blocks, class_name
 from hwal_torch.forward import Forward
 from hwal_torch.no_cache import train_without_cache
@@ -80,3 +84,17 @@ def check_compiler(device: torch.device) -> None:
             why=f"there is no {headers / 'Python.h'}",
             hint="apt install python3-dev, or no --compile",
         )
+
+
+def no_room(error: BaseException | None) -> OutputError | None:
+    """The words for a compiler that could not write what it made; None for any other error."""
+    if not type(error).__module__.startswith(("torch._inductor", "torch._dynamo")):
+        return None
+    found = re.search(r"OSError: \[Errno (\d+)\] ([^:\n]+)", str(error))
+    if found is None or int(found[1]) not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
+        return None
+    return OutputError(
+        f"torch.compile cannot write what it compiles: {found[2]}",
+        where=os.environ.get("TORCHINDUCTOR_CACHE_DIR") or tempfile.gettempdir(),
+        hint="free space; another folder by TORCHINDUCTOR_CACHE_DIR or TMPDIR; or no --compile",
+    )

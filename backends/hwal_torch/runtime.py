@@ -25,7 +25,7 @@ from hwal_torch import loading, oom, optim, preparing, saving, world
 from hwal_torch.blocks import Blocks
 from hwal_torch.buffers import Buffers
 from hwal_torch.channel import Channel
-from hwal_torch.compiling import compile_blocks
+from hwal_torch.compiling import compile_blocks, no_room
 from hwal_torch.decide import before_models, for_models, make_strategy
 from hwal_torch.gradients import Gradients
 from hwal_torch.loading import Found
@@ -147,7 +147,7 @@ class SharedTorchRuntime(TorchRuntime):
             world.leave()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        told = explain(self, error) or oom.explain(self, error) or self.strategy.explain(error)
+        told = explain(self, error) or oom.explain(self, error) or self.strategy.explain(error) or no_room(error)
         super().__exit__(kind, error, trace)
         if told is not None:
             raise told.with_traceback(trace) from None  # the script's line is found there

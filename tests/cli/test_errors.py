@@ -239,12 +239,6 @@ hwal: error: unknown strategy 'zero-2'; there are auto, single, ddp, fsdp:full, 
   where: --strategy zero-2
   try:   did you mean fsdp:grad-op?
 
-$ HWAL_STRATEGY=single hwal train --device null -n 2 s.py
-2
-hwal: error: single is for one process, the world has 2 (2 ≠ 1)
-  where: HWAL_STRATEGY=single
-  try:   -n 1, or --strategy ddp
-
 $ HWAL_STRATEGY=ddp hwal train --device null -n 2 --strategy single s.py
 2
 hwal: error: single is for one process, the world has 2 (2 ≠ 1)
@@ -257,12 +251,6 @@ hwal: error: --keep newest is not a rule
   where: --keep
   why:   'newest' is none of last:N, best:METRIC, best:METRIC:min, best:METRIC:max
   try:   --keep last:3, --keep last:3,best:eval_loss, or --keep all
-
-$ hwal train --out s.py s.py
-2
-hwal: error: s.py is a file, not a folder
-  where: --out
-  try:   choose another --out
 
 $ hwal train --out s.py/run s.py
 2

@@ -14,7 +14,7 @@ from torch import nn
 
 from hwal.errors import VersionError
 from hwal_torch.blocks import find_blocks
-from hwal_torch.compiling import check_compiler, compile_blocks
+from hwal_torch.compiling import check_compiler, compile_blocks, no_room
 from hwal_torch.recompute import recompute_blocks
 from tests.torch.models import Vision, perceptron, transformer
 from tests.torch.test_recompute import Loss, curve, kept, language, patches
@@ -136,3 +136,17 @@ def test_the_curve_stays_and_one_block_is_compiled_for_all(model: nn.Module, los
     assert losses == pytest.approx(plain, rel=TOLERANCE)
     assert curve(light, loss)[0] == pytest.approx(plain, rel=TOLERANCE)
     assert kept(light, loss) < 0.6 * kept(fused, loss)
+
+
+def test_a_compiler_that_has_no_room_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor.exc import InductorError
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/full")
+    full = InductorError(OSError(28, "No space left on device"), None)  # type: ignore[arg-type]
+    assert str(no_room(full)).splitlines() == [
+        "torch.compile cannot write what it compiles: No space left on device",
+        "  where: /full",
+        "  try:   free space; another folder by TORCHINDUCTOR_CACHE_DIR or TMPDIR; or no --compile",
+    ]
+    assert no_room(OSError(28, "No space left on device")) is None and no_room(None) is None
+    assert no_room(InductorError(OSError(2, "No such file or directory"), None)) is None  # type: ignore[arg-type]
