@@ -31,6 +31,7 @@ from pathlib import Path
 from hwal.errors import EXIT_FAILED, EXIT_OK, EXIT_PREEMPTED
 
 LAST = 24
+ENDS = ("saved", "nothing to save", "done", "itself")
 SCRIPT = f"""
 import time, torch, hwal
 class Rows(torch.utils.data.Dataset):
@@ -75,6 +76,10 @@ class Tally:
     lost: int = 0
     orphans: int = 0
     curve: float = 0.0
+
+    def row(self, whom: str) -> str:
+        cells = "".join(f"{self.ends[end]:17}" for end in ENDS)
+        return f"{whom:12}{cells}{self.resumed:9}{self.lost:6}{self.orphans:9}{self.curve:9.0e}"
 
 
 class Job:
@@ -186,6 +191,8 @@ def run(whom: str, signals: int, seed: int) -> Tally:
                 raise SystemExit(f"lines are missing, or there twice: {lines}\n{job.said()}")
             differences = [abs(line["loss"] - loss) / abs(loss) for line, loss in zip(lines, losses, strict=True)]
             tally.curve = max(tally.curve, *differences)
+            if number % 10 == 9 and number + 1 < signals:
+                print(tally.row(f"… of {number + 1}"), file=sys.stderr, flush=True)
     return tally
 
 
@@ -195,12 +202,9 @@ def main() -> None:
     parser.add_argument("--whom", nargs="+", choices=["hwal", "rank"], default=["hwal", "rank"])
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
-    ends = ("saved", "nothing to save", "done", "itself")
-    print(f"{'signals to':12}" + "".join(f"{end:>17}" for end in ends) + f"{'resumed':>9}{'lost':>6}{'orphans':>9}{'curve':>9}")
+    print(f"{'signals to':12}" + "".join(f"{end:>17}" for end in ENDS) + f"{'resumed':>9}{'lost':>6}{'orphans':>9}{'curve':>9}")
     for whom in args.whom:
-        tally = run(whom, args.signals, args.seed)
-        cells = "".join(f"{tally.ends[end]:17}" for end in ends)
-        print(f"{whom:12}{cells}{tally.resumed:9}{tally.lost:6}{tally.orphans:9}{tally.curve:9.0e}", flush=True)
+        print(run(whom, args.signals, args.seed).row(whom), flush=True)
 
 
 if __name__ == "__main__":
