@@ -24,8 +24,9 @@ class Background:
     def start(self, job: Callable[[], None]) -> None:
         """Waits for the job before, raises its error, and starts this one."""
         self.wait()
-        self._thread = threading.Thread(target=self._run, args=(job,), name="hwal-background")
-        self._thread.start()
+        thread = threading.Thread(target=self._run, args=(job,), name="hwal-background")
+        thread.start()  # which fails where there is no memory for its stack: there is none to wait for then
+        self._thread = thread
 
     def run(self, job: Callable[[], None]) -> None:
         """Runs a job right here; its error, too, comes out of the next wait()."""

@@ -186,8 +186,9 @@ class Reporter:
     def _start(self) -> None:
         if self._display is None:
             self._display = make_display()
-        self._thread = threading.Thread(target=self._loop, name="hwal-reporter", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._loop, name="hwal-reporter", daemon=True)
+        thread.start()  # which fails where there is no memory for its stack: there is none to wait for then
+        self._thread = thread
 
     def _loop(self) -> None:
         while not self._ending:

@@ -53,3 +53,16 @@ def test_the_interpreter_ends_after_the_job() -> None:
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False)
     assert (done.stdout, done.returncode) == ("written\n", 3)
+
+
+def test_a_thread_that_cannot_be_started_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory for its stack may be lacking: that is the error that counts."""
+
+    def start(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    background = Background()
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        background.start(lambda: None)
+    background.wait()

@@ -304,3 +304,15 @@ def test_flushed_lines_are_there_and_take_what_is_logged_later(tmp_path: Path, e
     reporter.close(failed=False)
     reporter.flush()
     assert [(line["step"], line.get("accuracy")) for line in lines(tmp_path)] == [(1, None), (2, None), (3, 0.5), (4, None)]
+
+
+def test_a_thread_that_cannot_be_started_is_not_waited_for(tmp_path: Path, ear: Ear, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    reporter = Reporter(tmp_path)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        step(reporter, 1)
+    reporter.close(failed=True)
+    assert [line["step"] for line in lines(tmp_path)] == [1]

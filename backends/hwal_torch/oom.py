@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from hwal_torch.loop import Left
     from hwal_torch.runtime import SharedTorchRuntime
 
-SAID = ("can't allocate memory", "cannot allocate memory", "out of memory", "std::bad_alloc", "resource_exhausted")
+NO_THREAD = "can't start new thread"  # where there is no memory for its stack; rarely where there are too many
+SAID = ("can't allocate memory", "cannot allocate memory", "out of memory", "std::bad_alloc", "resource_exhausted", NO_THREAD)
 ASKED = re.compile(r"(?:tried to allocate|unable to allocate) ([\d.]+) ?(bytes|[KMGT]iB)", re.IGNORECASE)
 NO_SHARED = re.compile(
     r"unable to \w+ (?:shared memory|to file|file)[^\n]*No space left|(?:insufficient|workers are out of) shared memory"
@@ -66,6 +67,8 @@ def explain(rt: SharedTorchRuntime, error: BaseException | None) -> ShortageErro
     what = "out of memory"
     if LOADER_KILLED.search(text):
         what += ": a worker of the loader was killed by the kernel"
+    elif NO_THREAD in text:
+        what += ": a thread could not be started"
     elif found := ASKED.search(text):
         what += f": {_bytes(*found.groups())} more could not be had"
     told = ShortageError(what, where=_place(rt, left))

@@ -79,6 +79,9 @@ def train(scratch: Path, name: str, rows: int, room: int, folder: Path | None, *
     """Seconds of a run, what it printed, and its losses. It must end well."""
     environ = {**os.environ, "HWAL_PROGRESS": "off", "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(scratch / "cache")}
     environ["PYTHONPATH"] = os.pathsep.join(sys.path)
+    environ["MALLOC_ARENA_MAX"] = (
+        "1"  # what more of them reserve of the address space differs from start to start, and so the limit
+    )
     command = [sys.executable, "-m", "hwal", "train", "--device", "cpu", "--precision", "fp32", "--out", name, *flags, __file__]
     if folder is not None:  # a shell, so that nothing of Python's runs between fork and exec
         command = ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(folder / "cgroup.procs"), *command]

@@ -216,6 +216,7 @@ def test_a_stream_that_is_not_unicode_gets_ascii() -> None:
     assert "●" in raw.getvalue().decode()
 
 
+@pytest.mark.slow
 def test_the_png_is_one(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     assert curve.save_png(FALLING, tmp_path / "loss.png", "tiny") is None
