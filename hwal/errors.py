@@ -97,13 +97,14 @@ class ShortageError(ScriptError):
 class Preempted(SystemExit):
     """Ends the script after a signal, once a checkpoint is on disk. A SystemExit, so that `except Exception` lets it pass.
 
-    `signal` is the name of the one that ended this rank by itself, when there was nothing to save yet; None where all ranks
-    agreed.
+    `signal` is the name of the one that ended this rank by itself, when there was nothing to save; None where all ranks agreed.
+    `told`: whether the Runtime has said so, and set the code.
     """
 
     def __init__(self, code: int = EXIT_PREEMPTED, signal: str | None = None) -> None:
         super().__init__(code)
         self.signal = signal
+        self.told = False
 
 
 def nearest(text: str, known: Iterable[str]) -> str | None:

@@ -121,7 +121,7 @@ class Runtime(ABC):
             late = failure
         self.stop_request.uninstall()  # not before: a signal while the last checkpoint is written must not cost it
         if first and isinstance(error, Preempted) and error.signal is not None:
-            error.code = self._nothing_to_save(error.signal)
+            error.code, error.told = self._nothing_to_save(error.signal), True
         self.reporter.close(failed=isinstance(error or late, Exception | KeyboardInterrupt))
         if late is not None:
             if error is None:

@@ -168,10 +168,11 @@ def _ending(error: BaseException | None, script: str, world: World) -> Ending:
         code = error.code if isinstance(error.code, int) else EXIT_PREEMPTED
         if error.signal is None:
             return Ending(code, preempted=True)
-        if _started:  # it has told, and knows the code
+        if error.told:
             return Ending(code, preempted=True, alone=True)
-        code, line = _before_start(error.signal, world, os.environ)
-        return Ending(code, lines=(line,), preempted=True, alone=True)
+        when = "after the last step" if _started else "before hwal.start()"
+        code, line = _out_of_run(error.signal, when, world, os.environ)
+        return Ending(code, lines=(line,), preempted=True, alone=not _started)  # after it, no other rank waits for this one
     if isinstance(error, HwalError):
         lost = isinstance(error, LostRankError)
         return Ending(error.exit_code, error.what, tuple(told(error)), lost or is_lost_peer(str(error)), of_world=lost)
@@ -185,11 +186,11 @@ def _ending(error: BaseException | None, script: str, world: World) -> Ending:
     return Ending(EXIT_FAILED, text, tuple(traceback_lines(error)), is_lost_peer(str(error)))
 
 
-def _before_start(signal: str, world: World, environ: Mapping[str, str]) -> tuple[int, str]:
-    """The exit code after a signal before hwal.start(), and what to say of it."""
+def _out_of_run(signal: str, when: str, world: World, environ: Mapping[str, str]) -> tuple[int, str]:
+    """The exit code after a signal before hwal.start(), or after the run, and what to say of it."""
     folder, resumed = environ.get(RUN_DIR), environ.get(RESUME)
     source = folder if folder and any(Path(folder).glob("checkpoints/step-*")) else resumed
-    code, line = nothing_to_save(signal, "before hwal.start()", source)
+    code, line = nothing_to_save(signal, when, source)
     return rank_code(code, world.launcher), f"hwal: {line}"
 
 

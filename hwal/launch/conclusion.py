@@ -38,7 +38,7 @@ def conclude(end: End, size: int | None, resumed: str | None, state_dir: Path, l
     source = str(logs.parent) if any(logs.parent.glob("checkpoints/step-*")) else resumed
     preempted = [left.preempted for left in outcomes.values()]
     if preempted and all(preempted):
-        for line in next((left.lines for left in outcomes.values() if left.alone and left.lines), ()):
+        for line in next((left.lines for left in outcomes.values() if left.lines), ()):
             tell(line)
         return EXIT_PREEMPTED if source else EXIT_FAILED
     if end.code == 0:  # a signal may have come to one rank after the end

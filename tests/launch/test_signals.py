@@ -260,6 +260,36 @@ def test_nobody_stays_when_the_launcher_is_killed(make: Make, whom: str) -> None
     wait_for(lambda: not run.left_over(), 5)
 
 
+AFTER = WARM_UP.replace(
+    "if __name__",
+    """    print("is through", flush=True)
+    while not os.path.exists("over"):
+        time.sleep(0.01)
+if __name__""",
+)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_signal_in_what_a_script_does_after_the_run_ends_it(make: Make, processes: int) -> None:
+    run = make(AFTER)
+    process = run.popen("--device", f"null:{processes}")
+    started(run, process, processes, "is through")
+    os.kill(process.pid, signal.SIGTERM)
+    code, said = finish(process)
+    assert code == 75 and said.splitlines()[-1] == "hwal: SIGTERM after the last step: go on with --resume run", said
+
+
+def test_a_signal_to_one_rank_after_the_run_leaves_the_others_at_it(make: Make) -> None:
+    run = make(AFTER)
+    process = run.popen("--device", "null:2")
+    started(run, process, 2, "is through")
+    os.kill(run.pids()[1], signal.SIGTERM)
+    wait_for(lambda: "after the last step" in run.log(1))
+    (run.folder / "over").touch()
+    code, said = finish(process)
+    assert code == 0, said
+
+
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_signal_after_the_end_changes_nothing(make: Make, processes: int) -> None:
     """While torch takes itself down, say."""
