@@ -53,7 +53,9 @@ def plan_for(device: str, processes: int, settings: Settings, nodes: int = 1) ->
     choice = choose(target, detect(host, registry, target), backends)
     backend = backends[choice.backend]
     request = Request(target=target, processes=processes, settings=settings)
-    return backend, make_plan(choice, backend.caps, request, Decision("torch", "the suite's"), nodes)
+    plan = make_plan(choice, backend.caps, request, Decision("torch", "the suite's"), nodes)
+    backend.check(plan)
+    return backend, plan
 
 
 def run_world(
@@ -133,6 +135,7 @@ def _rank(
 
     multiprocessing.set_start_method(None, force=True)  # a loader's workers start as under a script, not as this process did
     os.environ["HWAL_PROGRESS"] = "off"
+    os.environ.update(backend.environment(plan))
     local = plan.local_size
     place = World(rank, size, rank % local, local, "suite", "127.0.0.1", port)
     job = Job(place, plan, settings, backend.caps, run_dir, "suite")

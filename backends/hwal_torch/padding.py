@@ -11,19 +11,25 @@ from torch.nn import functional
 from hwal.errors import ScriptError
 
 
-def pad(batch: Any, values: Mapping[str, int], multiple: int) -> Any:
-    """A batch that is a mapping, with the tensors named in `values` lengthened in their second dimension, by their value;
-    those of one dimension stay as they are. Raises ScriptError for a batch that has no such names.
+def pad(batch: Any, values: Mapping[Any, int], multiple: int) -> Any:
+    """A batch with some of its tensors lengthened in their second dimension, by the value that stands in `values` under their
+    name in a mapping, or under their place in a tuple or list; those of one dimension stay as they are.
+
+    Raises ScriptError for a batch that has no such names or places.
     """
-    missing = [name for name in values if name not in batch] if isinstance(batch, Mapping) else list(values)
-    if missing:
+    named = isinstance(batch, Mapping)
+    there = list(batch) if named else list(range(len(batch))) if isinstance(batch, tuple | list) else []
+    if missing := [key for key in values if key not in there]:
         raise ScriptError(
-            f"rt.feed(pad=…) names {', '.join(missing)}, and the batch has no such entry",
-            why=f"it is a {type(batch).__name__}" + (f" of {', '.join(map(str, batch))}" if isinstance(batch, Mapping) else ""),
-            hint="pad={name in the batch: value}, for batches that are dicts; else pad in the collate function",
+            f"rt.feed(pad=…) names {', '.join(map(str, missing))}, and the batch has no such entry",
+            why=f"it is a {type(batch).__name__}" + (f" of {', '.join(map(str, there))}" if there else ""),
+            hint="pad={name or place in the batch: value}; else pad in the collate function",
         )
-    longer = {name: _lengthened(batch[name], value, multiple) for name, value in values.items()}
-    return {**batch, **longer} if type(batch) is dict else type(batch)({**batch, **longer})
+    longer = {key: _lengthened(batch[key], value, multiple) for key, value in values.items()}
+    if named:
+        return {**batch, **longer} if type(batch) is dict else type(batch)({**batch, **longer})
+    items = [longer.get(place, item) for place, item in enumerate(batch)]
+    return batch._make(items) if hasattr(batch, "_make") else type(batch)(items)
 
 
 def _lengthened(tensor: torch.Tensor, value: int, multiple: int) -> torch.Tensor:

@@ -215,7 +215,7 @@ class SharedTorchRuntime(TorchRuntime):
 
     # the loop
 
-    def feed(self, data: Iterable[T], train: bool = True, pad: Mapping[str, int] | None = None) -> Iterator[T]:
+    def feed(self, data: Iterable[T], train: bool = True, pad: Mapping[Any, int] | None = None) -> Iterator[T]:
         put = None if self.on_host else self.to_device
         if pad and (multiple := self.pad_to_multiple_of) is not None:
             put = lambda batch: self.to_device(padded(batch, pad, multiple))  # noqa: E731

@@ -1,0 +1,197 @@
+"""torch on TPUs by PyTorch/XLA: one process a host drives all its chips with one program (SPMD).
+
+The script sees one device. What it does there is recorded, and runs when a step is done or a number is read; each new graph
+is compiled first. So numbers stay on the device, and shapes few. `--device tpu:cpu:4` runs the same on XLA's CPU platform.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
+from functools import partial
+from math import isfinite
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from hwal.errors import PlanError
+from hwal.plan.strategy import is_sharded
+from hwal.runtime import Job, Memory
+from hwal.values import AUTO, Decision
+from hwal.watch.spot import Library, Signs
+from hwal_torch.blocks import Blocks, find_blocks
+from hwal_torch.late import Late, Lates
+from hwal_torch.recompute import recompute_blocks
+from hwal_torch.runtime import SharedTorchRuntime
+from hwal_torch.strategy import Strategy
+from hwal_tpu import xla
+from hwal_tpu.graphs import Graphs
+from hwal_tpu.spmd import FullyShard, Spmd
+
+T = TypeVar("T")
+READ_EVERY = 50  # steps: losses are read together, and when their step is long done
+
+
+class TpuTorchRuntime(SharedTorchRuntime):
+    """Attributes:
+    graphs: what XLA compiled. lates: losses and counts that are still on the device.
+    """
+
+    fused_optimizers = False
+    pad_to_multiple_of = 64
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        self.graphs = Graphs(xla.compiled())
+        self.lates = Lates(xla.read, READ_EVERY)
+        self.reporter.settle = self.lates.settle
+        self._unchecked: deque[tuple[int, Late]] = deque()  # step, loss
+        self._library = Library()
+
+    def open_device(self) -> torch.device:
+        if self.world_size > 1:
+            raise PlanError(
+                f"torch trains on the TPU chips of one process, and the world has {self.world_size}",
+                where=f"rank {self.rank}, world from {self.job.world.launcher}",
+                why="one program over the chips of several hosts, or a process a chip, is not built yet",
+                hint="one host, and -n left out: its one process drives all of its chips",
+            )
+        device = xla.open_device()
+        if (processes := xla.process_count()) > 1:
+            raise PlanError(
+                f"this host is one of {processes} of a slice, and was started as if it were alone",
+                where="PJRT's processes",
+                why="no TPU_* variable says so; the metadata server does, which is asked only on request",
+                hint="HWAL_TPU_METADATA=1 has it asked; training over several hosts is not built yet",
+            )
+        self.mesh = xla.Mesh()
+        xla.set_precision(self.job.plan.precision.value)
+        return device
+
+    def seed_device(self, seed: int) -> None:
+        xla.seed(seed)
+
+    def memory(self) -> Memory:
+        if (known := xla.memory()) is not None:
+            return Memory(known[0], None, known[1], "PJRT")
+        from hwal_torch.resident import peak_resident_bytes, resident_bytes
+
+        return Memory(resident_bytes(), peak_resident_bytes(), self.job.hardware.memory_bytes, "procfs")
+
+    # before the loop
+
+    @property
+    def home(self) -> torch.device:
+        return torch.device("cpu")
+
+    def place(self, model: nn.Module) -> None:
+        """Nothing yet: a checkpoint is read into the host's memory, and what is cut goes to the devices in parts."""
+
+    def decide_strategy(self) -> tuple[Decision, str | None]:
+        asked = self.job.plan.strategy
+        devices = xla.device_count()
+        if devices == 1:
+            return Decision("single", "one device"), None
+        if asked.value == AUTO:
+            return Decision("fsdp:full", f"by SPMD over {devices} devices: the least memory, and one program"), None
+        return asked, None
+
+    def make_strategy(self, decision: Decision) -> Strategy:
+        return (FullyShard if is_sharded(decision.value) else Spmd)(decision.value, self.mesh)
+
+    def prepare(self, *objects: Any) -> Any:
+        prepared = super().prepare(*objects)
+        strategy = cast(Spmd, self.strategy)
+        for model in self.models:
+            told = strategy.place(model, self.optimizers, find_blocks(model, self.job.plan.wrap))
+            if told is not None:
+                self.say_once(told)
+        xla.sync()
+        return prepared
+
+    def compile(self, model: nn.Module, blocks: Blocks) -> str:
+        return "--compile changes nothing here: XLA compiles every step"
+
+    def recompute(self, model: nn.Module, blocks: Blocks) -> str:
+        return recompute_blocks(model, blocks, _recompute)
+
+    # the loop
+
+    def feed(self, data: Iterable[T], train: bool = True, pad: Mapping[Any, int] | None = None) -> Iterator[T]:
+        with closing(cast(Any, super().feed(data, train, pad))) as batches:
+            for batch in batches:
+                yield batch
+                self._start_graph()
+        self._check(settle=True)
+
+    def to_device(self, batch: Any) -> Any:
+        leaves, spec = tree_flatten(batch)
+        places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu"]
+        for i, tensor in zip(places, self.mesh.send([leaves[i] for i in places], cut=True), strict=True):
+            leaves[i] = tensor
+        self.graphs.begin(batch)
+        return tree_unflatten(leaves, spec)
+
+    def step(self, optimizer: torch.optim.Optimizer, clip: float | None = None) -> bool:
+        done = super().step(optimizer, clip)
+        self._start_graph()
+        if done and self.lates.turn():
+            self._check()
+        return done
+
+    def look(self, loss: Any) -> Any:
+        if self.job.settings.on_nan == "skip":  # whether to update is to be known before the update
+            return float(loss)
+        return self.lates.later(loss)
+
+    def step_done(self, loss: Any, lr: float | None, samples: int, count: Any = None) -> None:
+        super().step_done(loss, lr, samples, self.lates.later(count))
+        if isinstance(loss, Late):
+            self._unchecked.append((self.progress.step, loss))
+
+    def log(self, **values: Any) -> None:
+        super().log(**{name: self.lates.later(value) for name, value in values.items()})
+
+    def save(self, path: str | Path | None = None, wait: bool = False) -> Path:
+        self._check(settle=True)  # weights that are no numbers are not saved
+        return super().save(path, wait)
+
+    def end(self, error: BaseException | None = None) -> None:
+        try:
+            if error is None:
+                self._check(settle=True)
+            for line in self.graphs.summary(self.progress.step):
+                self.say(line)
+            if slow := xla.on_host():
+                counted = ", ".join(f"{name.removeprefix('aten::')} {count} times" for name, count in slow.items())
+                self.say(f"XLA has no {counted}: the host computed that, and each time the device waited")
+        finally:
+            super().end(error)
+
+    def _start_graph(self) -> None:
+        xla.sync()
+        if (compiled := xla.compiled()) > self.graphs.known:
+            line = self._library.spot(sys._getframe(1), Signs()).line
+            self.graphs.look(compiled, self.progress.step, line)
+
+    def _check(self, settle: bool = False) -> None:
+        """Looks at the losses that have been read. Raises ScriptError for one that is no number."""
+        if settle:
+            self.lates.settle()
+        while self._unchecked and not self._unchecked[0][1].pending:
+            step, loss = self._unchecked.popleft()
+            if not isfinite(loss):
+                self._unchecked.clear()
+                self.not_finite.found_late(step, float(loss))
+
+
+def _recompute(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """torch's own would be undone by XLA, which sees that the same is computed twice; its own puts a barrier between."""
+    from torch_xla.utils.checkpoint import checkpoint
+
+    return checkpoint(partial(forward, **kwargs), *args)

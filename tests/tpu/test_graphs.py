@@ -1,0 +1,43 @@
+"""What is said of compilations."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hwal_tpu.graphs import Graphs  # noqa: E402
+
+
+def run(shapes: list[tuple[int, int]], compiles: dict[int, int]) -> list[str]:
+    """A run whose step i has a batch of shapes[i] and compiles so many graphs."""
+    graphs, known = Graphs(known=3), 3
+    for step, shape in enumerate(shapes):
+        graphs.begin({"ids": torch.zeros(shape), "labels": torch.zeros(shape)})
+        known += compiles.get(step, 0)
+        graphs.look(known, step + 1, f"train.py:{step}, in main")
+    return graphs.summary(len(shapes))
+
+
+def test_nothing_compiled_nothing_said() -> None:
+    assert run([(2, 4)] * 3, {}) == []
+
+
+def test_each_shape_is_named_with_its_steps_and_line() -> None:
+    told = run([(2, 4), (2, 4), (2, 5), (2, 4)], {0: 1, 1: 1, 2: 1})
+    assert told == [
+        "XLA compiled 3 graphs in 4 steps, for 2 shapes of batches",
+        "  2×4: 2, in step 1, 2, train.py:1, in main",
+        "  2×5: 1, in step 3, train.py:2, in main",
+    ]
+
+
+def test_many_shapes_are_told_to_be_padded() -> None:
+    told = run([(2, length) for length in range(20)], dict.fromkeys(range(20), 1))
+    assert told[0] == "XLA compiled 20 graphs in 20 steps, for 20 shapes of batches"
+    assert told[-2] == "  and 14 more shapes" and "rt.pad_to_multiple_of" in told[-1]
+
+
+def test_a_graph_that_changes_with_equal_shapes_is_named() -> None:
+    told = run([(2, 4)] * 5, {0: 1, 1: 1, 3: 1})
+    assert told[-1].startswith("  step 4 compiled again for shapes seen before")
