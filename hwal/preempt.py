@@ -201,7 +201,7 @@ class StopRequest:
     def _first(self, number: int) -> None:
         self._at = monotonic()
         self.name = signal.Signals(number).name
-        if self.at_once:
+        if self.at_once and not self.too_late:
             raise Preempted(signal=self.name)
         if not self.too_late:
             _write(f"\nhwal: {self.name}: saving after this step; once more ends at once\n")

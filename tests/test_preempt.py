@@ -220,3 +220,15 @@ def test_a_signal_to_a_forked_child_is_not_the_parents() -> None:
     command = [sys.executable, "-c", textwrap.dedent(code)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[1], timeout=60)
     assert done.stdout == "3 None\n", done.stderr
+
+
+def test_a_signal_that_comes_too_late_changes_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    """Also where the first one would have ended the script at once."""
+    stop = StopRequest(at_once=True)
+    stop.install()
+    stop.too_late = True
+    try:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert capfd.readouterr().err == ""
+    finally:
+        stop.uninstall()

@@ -291,6 +291,23 @@ def test_a_signal_to_one_rank_after_the_run_leaves_the_others_at_it(make: Make) 
 
 
 @pytest.mark.parametrize("processes", [1, 2])
+def test_a_signal_while_a_run_that_is_done_leaves_its_world_changes_nothing(make: Make, processes: int) -> None:
+    late = """
+import signal
+from hwal_torch import world
+leave = world.leave
+def leave_late():
+    os.kill(os.getpid(), signal.SIGTERM)
+    print("is told", flush=True)
+    leave()
+world.leave = leave_late
+"""
+    run = make(WARM_UP.replace("def wait(", late + "def wait("))
+    code, said = run("--device", f"null:{processes}")
+    assert code == 0 and "is told" in said and "saving" not in said and "SIGTERM" not in said, said
+
+
+@pytest.mark.parametrize("processes", [1, 2])
 def test_a_signal_after_the_end_changes_nothing(make: Make, processes: int) -> None:
     """While torch takes itself down, say."""
     last = "(os.kill(os.getpid(), signal.SIGUSR1), print('is told', flush=True))"
