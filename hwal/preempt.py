@@ -145,6 +145,7 @@ class StopRequest:
         self._pid = 0
         self._at = 0.0
         self._ears: Ears | None = None
+        self._stays = False
         self._heard: str | None = None
         self._heard_at = 0.0
 
@@ -179,7 +180,20 @@ class StopRequest:
                 os._exit(EXIT_FAILED)
         return self.name or self._heard
 
+    @contextmanager
+    def stays(self) -> Iterator[None]:
+        """Within, uninstall() has signals come too late, and only the end of it puts the handlers back."""
+        self._stays = True
+        try:
+            yield
+        finally:
+            self._stays = False
+            self.uninstall()
+
     def uninstall(self) -> None:
+        if self._stays:
+            self.too_late = True
+            return
         if self._ears is not None:
             self._ears.close()
             self._ears = None

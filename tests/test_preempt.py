@@ -225,10 +225,10 @@ def test_a_signal_to_a_forked_child_is_not_the_parents() -> None:
 def test_a_signal_that_comes_too_late_changes_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     """Also where the first one would have ended the script at once."""
     stop = StopRequest(at_once=True)
+    before = signal.getsignal(signal.SIGUSR1)
     stop.install()
-    stop.too_late = True
-    try:
+    with stop.stays():
+        stop.uninstall()
         os.kill(os.getpid(), signal.SIGUSR1)
         assert capfd.readouterr().err == ""
-    finally:
-        stop.uninstall()
+    assert signal.getsignal(signal.SIGUSR1) == before

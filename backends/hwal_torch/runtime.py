@@ -135,16 +135,17 @@ class SharedTorchRuntime(TorchRuntime):
         self.cut = Cut(self.rank, self.world_size, micro_batch, settings.virtual_ranks, self.strategy.equal)
 
     def end(self, error: BaseException | None = None) -> None:
-        try:
-            with self.pulse.during(SAVING):
-                super().end(error)
-        finally:
-            if (told := self.not_finite.summary()) is not None:
-                self.say(told)
-            self.watchdog.leave(error)
-            self.strategy.leave()
-            self.channel.leave()
-            world.leave()
+        with self.stop_request.stays():
+            try:
+                with self.pulse.during(SAVING):
+                    super().end(error)
+            finally:
+                if (told := self.not_finite.summary()) is not None:
+                    self.say(told)
+                self.watchdog.leave(error)
+                self.strategy.leave()
+                self.channel.leave()
+                world.leave()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         told = explain(self, error) or oom.explain(self, error) or self.strategy.explain(error) or no_room(error)
