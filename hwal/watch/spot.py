@@ -8,6 +8,7 @@ import sys
 import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import takewhile
 from types import FrameType
 
 DEBUGGERS = frozenset({"bdb", "pdb", "ipdb", "IPython", "debugpy", "_pydevd_bundle", "pydevd"})
@@ -50,6 +51,7 @@ class Library:
         names = ("stdlib", "platstdlib", "purelib", "platlib")
         ours = (module for name, module in list(sys.modules.items()) if "." not in name and _is_ours(name))
         folders = {os.path.dirname(path) for module in ours if (path := getattr(module, "__file__", None))}  # noqa: PTH120
+        self._ours = tuple(folder + os.sep for folder in folders if folder)
         folders |= {sysconfig.get_path(name) for name in names}
         self._prefixes = ("<", *(folder + os.sep for folder in folders if folder))
 
@@ -77,11 +79,20 @@ class Library:
 
     def dumped(self, text: str) -> str | None:
         """The line of the user's code that faulthandler's text of one thread shows, innermost first."""
-        frames = [match for row in text.splitlines() if (match := DUMPED.search(row))]
+        frames = _frames(text)
         if not frames:
             return None
         found = next((match for match in frames if not self.holds(match["path"])), frames[0])
         return _shown(found["path"], int(found["line"]), found["name"])
+
+    def is_ours(self, text: str) -> bool:
+        """Whether the user's code, in such a text, has called hwal's, which is at work."""
+        inner = takewhile(lambda match: self.holds(match["path"]), _frames(text))
+        return any(match["path"].startswith(self._ours) for match in inner)
+
+
+def _frames(text: str) -> list[re.Match[str]]:
+    return [match for row in text.splitlines() if (match := DUMPED.search(row))]
 
 
 def _waits(inner: list[tuple[str, str]], signs: Signs) -> str | None:

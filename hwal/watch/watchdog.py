@@ -192,7 +192,9 @@ class Watchdog:
 
     def _decide(self, beat: Beat) -> None:
         if self._doom is None:
-            world = {rank: self._held(seen) for rank, seen in self._roll.world(beat).items()}
+            world = self._roll.world(beat)
+            late = any(seen.stalled and seen.waits for seen in world.values())
+            world = {rank: self._by_now(seen, late) for rank, seen in world.items()}
             decides = not isinstance(self._link, Spoke) or (0 in world and bool(world[0].silent))
             ended = next(iter(self._roll.left.values()), None)
             if ended is not None and beat.waits is not None and beat.idle > GRACE:
@@ -205,11 +207,18 @@ class Watchdog:
         if self._doom is not None and time.monotonic() >= self._doom_at and not self._stopped.is_set():
             self._owner.end(self._doom)
 
-    def _held(self, seen: Seen) -> Seen:
-        """A silent rank that a debugger, or whoever sent it SIGSTOP, holds has not hung: it goes on when it is let go."""
-        if not (seen.silent and seen.beat.place == place() and stacks.is_stopped(seen.beat.pid)):
+    def _by_now(self, seen: Seen, late: bool) -> Seen:
+        """A silent rank of this machine as it is. One that a debugger, or whoever sent it SIGSTOP, holds has not hung: it
+        goes on when it is let go. One that was at what takes long may have come further; that counts once others are `late`.
+        """
+        beat = seen.beat
+        if not seen.silent or beat.place != place():
             return seen
-        return Seen(replace(seen.beat, limit=None, idle=0.0, waits=None, announced=True))
+        if stacks.is_stopped(beat.pid):
+            return Seen(replace(beat, limit=None, idle=0.0, waits=None, announced=True))
+        if late and beat.announced and not self._watched.is_ours(beat.pid, beat.stacks):
+            return replace(seen, beat=replace(beat, limit=None, announced=False))
+        return seen
 
     def _asked_for_stacks(self, world: dict[int, Seen]) -> dict[int, Seen]:
         asked = {}

@@ -56,6 +56,11 @@ class Watched:
         text = stack_of(pid, descriptor)
         return self._library.dumped(text) if text else None
 
+    def is_ours(self, pid: int, descriptor: int | None) -> bool:
+        """Whether hwal's code is at work in another process, for the script there; also where that does not say."""
+        text = stack_of(pid, descriptor)
+        return text is None or self._library.is_ours(text)
+
     def source(self, loader: Any) -> str:
         """What gives no data: the data set's class, and what its loader's workers are doing."""
         from multiprocessing import active_children

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -70,3 +71,14 @@ def test_faulthandlers_text_is_read_the_same_way() -> None:
     assert Library().dumped(text) == "rows.py:3, in read"
     assert Library().dumped(f'  File "{LIBRARY}", line 9 in wait\n') == "imagined.py:9, in wait"
     assert Library().dumped("Fatal Python error") is None
+
+
+def test_hwals_own_work_for_a_script_is_known_in_faulthandlers_text() -> None:
+    """Not what runs the script, at the other end of the stack."""
+    work, mine, worker = (f'  File "{path}", line 9 in it\n' for path in (LIBRARY, "/home/me/train.py", LIBRARY))
+    stdlib = f'  File "{Path(json.__file__)}", line 3 in dumps\n'
+    assert Library().is_ours(work + mine + worker)
+    assert Library().is_ours(stdlib + work + mine + worker), "it may call others in turn"
+    assert not Library().is_ours(mine + worker)
+    assert not Library().is_ours(stdlib + mine + worker)
+    assert not Library().is_ours("")

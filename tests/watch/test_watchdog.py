@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import faulthandler
+import os
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
+from hwal.aside import place
 from hwal.watch.beat import Beat, Doom
+from hwal.watch.judge import Seen, stalled
 from hwal.watch.link import Hub, Spoke
 from hwal.watch.pulse import PREPARING, SAVING, TRAINING, Pulse
 from hwal.watch.spot import Signs
@@ -177,3 +181,17 @@ def test_who_is_gone_is_known_after_an_error_about_a_connection() -> None:
     alone.run(trains)
     assert alone.dog.explain() is None
     alone.leave()
+
+
+SAVED = Beat(1, os.getpid(), place(), 5, SAVING, 3, "train.py:9, in main", idle=1.0, limit=1800.0, announced=True)
+
+
+@pytest.mark.parametrize(("late", "ours", "held"), [(False, False, True), (True, True, True), (True, False, False)])
+def test_a_silent_rank_that_saved_when_it_was_last_heard_of_may_have_come_further(late: bool, ours: bool, held: bool) -> None:
+    """It hangs in a call right after: others would wait for half an hour."""
+    rank = Rank(0, 2, None)
+    rank.dog._watched = SimpleNamespace(is_ours=lambda pid, descriptor: ours)  # type: ignore[assignment]
+    waits = Beat(0, os.getpid(), place(), 5, TRAINING, 3, "train.py:9, in main", waits="rt.step", idle=61.0, limit=60.0)
+    seen = rank.dog._by_now(Seen(SAVED, 61.0), late)
+    assert stalled({0: Seen(waits), 1: seen}) != held
+    assert rank.dog._by_now(Seen(SAVED), late).beat == SAVED, "as long as it says so itself"

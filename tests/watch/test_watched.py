@@ -68,7 +68,9 @@ def test_a_thread_that_is_gone_is_nowhere_and_takes_no_time() -> None:
         done.set()
         running.join()
         assert thread.spot().line == "no Python code"
-        assert thread.seconds() == 0.0
+        deadline = time.monotonic() + 20
+        while thread.seconds() != 0.0:  # the system's thread ends a moment after Python's
+            assert time.monotonic() < deadline
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
