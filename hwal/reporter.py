@@ -17,7 +17,7 @@ import math
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import perf_counter, time
@@ -66,7 +66,6 @@ class Reporter:
 
     Attributes:
         latest: the last value that was given under each name; "loss" is that of the last step.
-        settle: reads all that is pending; called on the thread that asks for all lines to be written.
     """
 
     def __init__(self, run_dir: Path | None) -> None:
@@ -75,7 +74,6 @@ class Reporter:
         self.run_dir = run_dir
         self.total_steps: int | None = None
         self.unit = "samples"
-        self.settle: Callable[[], None] = lambda: None
         self.latest: dict[str, Any] = {}
         self._queue: deque[Any] = deque()  # what rt.log was given, as dicts, and between them eight values a step
         self._clock = time() - perf_counter()
@@ -149,7 +147,6 @@ class Reporter:
         that, a kill would leave steps without lines. What is logged for that step later still comes into its line.
         """
         if self._thread is not None:
-            self.settle()
             self._flushed.clear()
             self._asked.set()
             self._wake.set()
@@ -158,7 +155,6 @@ class Reporter:
 
     def close(self, failed: bool) -> None:
         """Writes what is left and takes the display down."""
-        self.settle()
         if self._thread is not None:
             self._ending = True
             self._wake.set()

@@ -299,8 +299,8 @@ class TorchRuntime(Runtime):
 
     @abstractmethod
     def feed(self, data: Iterable[T], train: bool = True, pad: Mapping[Any, int] | None = None) -> Iterator[T]:
-        """The batches of a loader, on the device. `pad`: name or place in the batch -> the value by which its rows are lengthened to a
-        multiple of pad_to_multiple_of, where there is one: each new shape costs a compilation there."""
+        """The batches of a loader, on the device. `pad`: name or place in the batch -> the value by which its rows are
+        lengthened to a multiple of pad_to_multiple_of, where there is one: each new shape costs a compilation there."""
 
     @property
     def is_ghost(self) -> bool:

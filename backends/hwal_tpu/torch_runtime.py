@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from math import isfinite
 from pathlib import Path
@@ -49,7 +49,6 @@ class TpuTorchRuntime(SharedTorchRuntime):
         super().__init__(job)
         self.graphs = Graphs(xla.compiled())
         self.lates = Lates(xla.read, READ_EVERY)
-        self.reporter.settle = self.lates.settle
         self._unchecked: deque[tuple[int, Late]] = deque()  # step, loss
         self._library = Library()
 
@@ -158,13 +157,17 @@ class TpuTorchRuntime(SharedTorchRuntime):
         super().log(**{name: self.lates.later(value) for name, value in values.items()})
 
     def save(self, path: str | Path | None = None, wait: bool = False) -> Path:
-        self._check(settle=True)  # weights that are no numbers are not saved
+        # Weights that are no numbers are not saved; and what is saved with them is read here: XLA is used on this thread alone.
+        self._check(settle=True)
         return super().save(path, wait)
 
     def end(self, error: BaseException | None = None) -> None:
         try:
             if error is None:
                 self._check(settle=True)
+            else:
+                with suppress(RuntimeError):  # the device may be what failed
+                    self.lates.settle()
             for line in self.graphs.summary(self.progress.step):
                 self.say(line)
             if slow := xla.on_host():
