@@ -6,6 +6,7 @@ Private: `_XLAC._xla_tensors_from_aten` (sends tensors cut for the devices, as t
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import numpy
@@ -100,8 +101,15 @@ def set_precision(name: str) -> None:
     from torch_xla.backends import get_mat_mul_precision, set_mat_mul_precision
 
     wanted = "highest" if name == "fp32" else "default"
-    if get_mat_mul_precision() != wanted:  # it warns when it is set twice
+    if get_mat_mul_precision() == wanted:
+        return
+    logger = logging.getLogger(set_mat_mul_precision.__module__)
+    level = logger.level
+    logger.setLevel(logging.ERROR)  # it warns of being set twice, the first time too
+    try:
         set_mat_mul_precision(wanted)
+    finally:
+        logger.setLevel(level)
 
 
 def seed(number: int) -> None:
