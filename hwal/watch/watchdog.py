@@ -23,12 +23,11 @@ from hwal.watch.link import Hub, Spoke
 from hwal.watch.look import Look
 from hwal.watch.patience import JUMP, Patience
 from hwal.watch.pulse import Pulse
-from hwal.watch.roll import Roll
+from hwal.watch.roll import LATE, Roll
 from hwal.watch.spot import Signs
 from hwal.watch.watched import Watched
 
 GRACE = 1.0  # seconds for a rank to run into a lost connection by itself
-LATE = 3.0  # seconds for a rank to end by an error of its own, once another has; to wait for one that ended in good order
 LAST = 5.0  # seconds for a script to end by an error that tells of a lost rank
 
 
@@ -77,7 +76,6 @@ class Watchdog:
         self._known = threading.Event()  # that a rank is gone, or why the run cannot go on
         self._doom: Doom | None = None
         self._doom_at = 0.0
-        self._left_at = 0.0  # when it heard of the first that left
 
     # the main thread's side
 
@@ -182,9 +180,7 @@ class Watchdog:
                 self._link = None  # from here on alone
 
     def _take_leave(self, leave: Leave) -> None:
-        self._roll.leaves(leave)
-        if not self._known.is_set():
-            self._left_at = time.monotonic()
+        self._roll.leaves(leave, time.monotonic())
         self._known.set()
         if isinstance(self._link, Hub):
             self._link.tell({"left": leave.to_dict()})
@@ -199,9 +195,8 @@ class Watchdog:
             late = any(seen.stalled and seen.waits for seen in world.values())
             world = {rank: self._by_now(seen, late) for rank, seen in world.items()}
             decides = not isinstance(self._link, Spoke) or (0 in world and bool(world[0].silent))
-            ended = next(iter(self._roll.left.values()), None)
-            # It may have waited long for the very call with which the other came to its end: what counts is since then.
-            if ended is not None and beat.waits is not None and min(beat.idle, self._last - self._left_at) > LATE:
+            ended = self._roll.waited_for(beat, self._last)
+            if ended is not None:
                 self._ends(judge.left(ended), 0.0)
             elif decides and judge.stalled(world):
                 self._ends(judge.stuck(self._asked_for_stacks(world)), 0.0, world)
