@@ -36,9 +36,6 @@ class Late:
 class Lates:
     """The numbers of a run that are not read yet, in two generations: when a younger one is full the older is read, whose
     numbers the device has long finished, so that nobody waits.
-
-    Attributes:
-        reads: how many times the device was asked.
     """
 
     def __init__(self, read: Callable[[Sequence[torch.Tensor]], list[float]], every: int) -> None:
@@ -48,7 +45,6 @@ class Lates:
         self._turns = 0
         self._old: list[tuple[Late, torch.Tensor]] = []
         self._young: list[tuple[Late, torch.Tensor]] = []
-        self.reads = 0
 
     def later(self, value: Any) -> Any:
         """A Late for a device scalar; any other number itself."""
@@ -76,6 +72,5 @@ class Lates:
         waiting = [(late, tensor) for late, tensor in pairs if late.value is None]
         if not waiting:
             return
-        self.reads += 1
         for (late, _), number in zip(waiting, self._read([tensor for _, tensor in waiting]), strict=True):
             late.value = number

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import json
-from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from textwrap import dedent
@@ -368,8 +367,12 @@ def test_any_document_is_read_or_refused_with_a_word(document: dict[str, Any]) -
 
 @given(text=st.text(max_size=40), name=st.sampled_from(["f.yaml", "f.json"]))
 def test_any_text_is_read_or_refused_with_a_word(text: str, name: str) -> None:
-    with suppress(HwalError):
-        read_fsdp(text, name)
+    try:
+        file = read_fsdp(text, name)
+    except HwalError as error:
+        assert error.exit_code == 2 and error.where
+    else:
+        assert file.strategy.removesuffix("+offload") in STRATEGIES
 
 
 def test_the_examples_are_read_as_accelerate_reads_them(tmp_path: Path) -> None:
