@@ -30,7 +30,7 @@ from hwal.values import Decision, Plan, Request, Target, World
 
 Task = Callable[..., Any]
 CONTEXT: Any = multiprocessing.get_context("forkserver" if sys.platform != "win32" else "spawn")
-CONTEXT.set_forkserver_preload(["hwal_torch.suite.tasks", "hwal_torch.runtime", "torch._dynamo"])  # seconds of importing
+PRELOAD = ("hwal_torch.suite.tasks", "hwal_torch.runtime", "torch._dynamo")  # seconds of importing
 LIMIT = 120.0  # seconds for one world
 
 
@@ -80,6 +80,7 @@ def run_world(
     """
     settings = settings or Settings()
     backend, plan = plan_for(device, size // nodes, settings, nodes)
+    CONTEXT.set_forkserver_preload([*PRELOAD, module_of(backend)])  # the first world decides: the server starts once
     port = free_port()
     answers: Any = CONTEXT.Queue()
     run_dir.mkdir(parents=True, exist_ok=True)
@@ -157,8 +158,12 @@ def runtime_class(backend: Backend) -> Any:
     """The backend's torch runtime class."""
     from importlib import import_module
 
-    module, _, name = backend.runtimes["torch"].partition(":")
-    return getattr(import_module(module), name)
+    return getattr(import_module(module_of(backend)), backend.runtimes["torch"].partition(":")[2])
+
+
+def module_of(backend: Backend) -> str:
+    """The module of the backend's torch runtime."""
+    return backend.runtimes["torch"].partition(":")[0]
 
 
 def free_port() -> int:

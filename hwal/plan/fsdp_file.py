@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from hwal.env import SETTINGS, Settings
-from hwal.errors import UsageError, VersionError
-from hwal.plan.fsdp_keys import OFF, RUN_ELSEWHERE, Keys
+from hwal.errors import UsageError, VersionError, nearest
+from hwal.plan.fsdp_keys import OFF, RUN_ELSEWHERE, XLA_ELSEWHERE, XLA_IMPLIED, XLA_TAKEN, Keys
 from hwal.plan.strategy import OFFLOAD
 from hwal.record import Record, dataclass, parse_json
 from hwal.values import Wrap
@@ -24,6 +24,7 @@ STRATEGIES: Mapping[str, str] = {  # in the order of torch's numbers, from 1
     "HYBRID_SHARD_ZERO2": "fsdp:hybrid-grad-op",
 }
 PER_LAYER, PER_SIZE, WHOLE = POLICIES = ("TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP")
+DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 PREFETCH = ("BACKWARD_PRE", "BACKWARD_POST", "NO_PREFETCH")
 TORCHS_SIZE = 100_000_000  # parameters: torch's size_based_auto_wrap_policy, where nothing is said
 
@@ -47,7 +48,8 @@ def read_fsdp(text: str, name: str) -> FsdpFile:
     Raises UsageError naming the file and its line, or the key and what is allowed; VersionError without PyYAML.
     """
     keys = Keys(_parse(text, name), name)
-    strategy = _strategy(keys)
+    xla = _xla(keys)
+    strategy = _strategy(keys, xla)
     if keys.flag("offload_params", "cpu_offload"):
         if strategy == "ddp":
             raise UsageError("parameters that are not sharded are not offloaded either", where=f"{name}: NO_SHARD")
@@ -61,7 +63,7 @@ def read_fsdp(text: str, name: str) -> FsdpFile:
         wrap=_wrap(keys),
         grad_checkpoint=any(recompute) or None,
         compile=_compile(keys),
-        precision=_precision(keys),
+        precision=_precision(keys, xla),
         processes=_processes(keys),
         notes=keys.rest(),
     )
@@ -103,8 +105,26 @@ def _parse(text: str, name: str) -> Any:
 # what is taken over
 
 
-def _strategy(keys: Keys) -> str:
-    """FSDP 1 names the strategy, under either key; FSDP 2 says only whether blocks are resharded after their forward."""
+def _xla(keys: Keys) -> Mapping[str, Any]:
+    """What xla_fsdp_settings says of XLA_TAKEN; the rest of it is noted."""
+    settings = keys.mapping("xla_fsdp_settings")
+    for key, value in settings.items():
+        if key in XLA_ELSEWHERE:
+            if value not in OFF:
+                keys.note(f"xla_fsdp_settings: {key} has no counterpart here: {XLA_ELSEWHERE[key]}")
+        elif key not in XLA_TAKEN and key not in XLA_IMPLIED:
+            near = nearest(str(key), (*XLA_TAKEN, *XLA_IMPLIED, *XLA_ELSEWHERE))
+            keys.note(f"xla_fsdp_settings: unknown key {key}" + (f"; did you mean {near}?" if near else ""))
+    return {key: settings[key] for key in XLA_TAKEN if settings.get(key) is not None}
+
+
+def _strategy(keys: Keys, xla: Mapping[str, Any]) -> str:
+    """FSDP 1 names the strategy, under either key; FSDP 2, and XLA's settings, say only whether blocks are resharded after
+    their forward."""
+    if "reshard_after_forward" in xla and not keys.says("sharding_strategy", "reshard_after_forward"):
+        return STRATEGIES[
+            "FULL_SHARD" if keys.as_flag("reshard_after_forward", xla["reshard_after_forward"]) else "SHARD_GRAD_OP"
+        ]
     named = keys.choice("sharding_strategy", tuple(STRATEGIES))
     if not keys.is_flag("reshard_after_forward"):
         again = keys.choice("reshard_after_forward", tuple(STRATEGIES))
@@ -135,8 +155,13 @@ def _wrap(keys: Keys) -> Wrap | None:
     return Wrap() if policy == WHOLE else Wrap(classes) if classes else None
 
 
-def _precision(keys: Keys) -> str | None:
+def _precision(keys: Keys, xla: Mapping[str, Any]) -> str | None:
     spelled, value = keys.take("mixed_precision")
+    computed = str(xla.get("compute_dtype", "")).removeprefix("torch.")
+    if computed and computed not in DTYPES:
+        raise keys.wrong("compute_dtype", xla["compute_dtype"], ", ".join(DTYPES), nearest(computed, DTYPES))
+    if value is None and computed:
+        return DTYPES[computed]
     if value == "fp8":
         keys.note(f"mixed_precision fp8 has no counterpart here: {RUN_ELSEWHERE['fp8_config']}")
         return None

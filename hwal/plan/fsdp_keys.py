@@ -16,7 +16,7 @@ FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0":
 TAKEN = (
     *("sharding_strategy", "reshard_after_forward", "offload_params", "cpu_offload", "auto_wrap_policy", "min_num_params"),
     *("transformer_layer_cls_to_wrap", "transformer_cls_names_to_wrap", "activation_checkpointing", "xla_fsdp_grad_ckpt"),
-    "backward_prefetch",
+    *("backward_prefetch", "xla_fsdp_settings"),
 )
 RUN_TAKEN = ("mixed_precision", "num_processes", "num_machines", "dynamo_config", "dynamo_backend", "fsdp_config")
 """What fsdp_file.py takes over: of FSDP's keys, and of accelerate's keys of a run."""
@@ -28,6 +28,8 @@ IMPLIED: Mapping[str, str] = {
     "cpu_ram_efficient_loading": "how weights are loaded is the script's",
     "limit_all_gathers": "FSDP2 always limits them",
     "state_dict_type": "there is one kind of checkpoint, which every strategy and number of processes resumes",
+    "xla": "--device says where it trains; on a TPU that is always by XLA",
+    "xla_fsdp_v2": "on a TPU one process a host is FSDPv2, and -n, a process a chip, FSDP v1",
 }
 """FSDP's keys -> why nothing needs to be done about them, whatever they say."""
 
@@ -36,11 +38,29 @@ ELSEWHERE: Mapping[str, str] = {
     "activation_checkpointing_offload": "what is recomputed keeps its inputs on the device",
     "ignored_modules": "all parameters are sharded",
     "mixed_precision_policy": "parameters stay in fp32, and --precision says what is computed in",
-    "xla": "for TPUs; here FSDP2 shards",
-    "xla_fsdp_v2": "for TPUs",
-    "xla_fsdp_settings": "for TPUs",
 }
 """FSDP's keys -> what to know or do instead, said where they ask for something."""
+
+XLA_TAKEN = ("compute_dtype", "reshard_after_forward")
+XLA_IMPLIED: Mapping[str, str] = {
+    "fp32_reduce_scatter": "gradients of fp32 weights are fp32",
+    "disable_reshard_on_root": "the compiler sees when the outermost parameters are needed again",
+    **dict.fromkeys(
+        ("flatten_parameters", "shard_param_on_dim_0"), "each parameter is cut by itself, and its optimizer group kept"
+    ),
+    **dict.fromkeys(("optimization_barrier_in_forward", "optimization_barrier_in_backward"), "set where they save memory"),
+    **dict.fromkeys(("execute_sharding_on_init", "sync_on_finalization"), "what is recorded runs when a step is done"),
+    "pin_layout_in_collective_ops": "layouts are the compiler's",
+}
+XLA_ELSEWHERE: Mapping[str, str] = {
+    "buffer_dtype": "buffers stay as the model has them",
+    **dict.fromkeys(
+        ("auto_wrap_policy", "auto_wrapper_callable"), "fsdp_config names the classes, xla_fsdp_grad_ckpt recomputes"
+    ),
+    **dict.fromkeys(("sharding_groups", "sharding_rank", "sharding_world_size"), "parameters are cut over all devices"),
+    "param_init_fn": "rt.scope() builds the weights",
+}
+"""The keys in xla_fsdp_settings (arguments of XlaFullyShardedDataParallel, torch_xla 2.8.1), as TAKEN, IMPLIED, ELSEWHERE."""
 
 RUN_IMPLIED: Mapping[str, str] = {
     "compute_environment": "hwal runs where it is started",
@@ -64,8 +84,11 @@ RUN_ELSEWHERE: Mapping[str, str] = {
     "megatron_lm_config": "the strategies are FSDP's",
     "parallelism_config": "tensor and context parallelism come with a later version",
     "mpirun_config": "mpirun hwal train … joins the world that mpirun starts",
-    "downcast_bf16": "for TPUs",
-    **dict.fromkeys(("tpu_name", "tpu_zone", "tpu_use_cluster", "tpu_use_sudo", "tpu_vm", "tpu_env"), "for TPUs"),
+    "downcast_bf16": "--precision bf16 computes in bf16 and keeps the weights in fp32",
+    **dict.fromkeys(
+        ("tpu_name", "tpu_zone", "tpu_use_cluster", "tpu_use_sudo", "tpu_vm", "tpu_env"),
+        "hwal trains on the TPU VM where it is started; gcloud compute tpus tpu-vm ssh --worker=all starts it on each host",
+    ),
     **dict.fromkeys(("commands", "command_file"), "hwal starts one script"),
 }
 """accelerate's keys of a run, as ELSEWHERE."""
@@ -106,9 +129,16 @@ class Keys:
 
     def flag(self, *names: str) -> bool | None:
         name, value = self.take(*names)
-        if value is not None and str(value).lower() not in FLAGS:
+        return None if value is None else self.as_flag(name, value)
+
+    def as_flag(self, name: str, value: Any) -> bool:
+        if str(value).lower() not in FLAGS:
             raise self.wrong(name, value, "true, false")
-        return None if value is None else FLAGS[str(value).lower()]
+        return FLAGS[str(value).lower()]
+
+    def says(self, *names: str) -> bool:
+        """Whether one of these keys, not taken yet, has a value."""
+        return any(self._values.get(name) is not None for name in names)
 
     def is_flag(self, name: str) -> bool:
         """Whether a value is true or false, and not a name or number."""
@@ -123,7 +153,8 @@ class Keys:
         if text.isdecimal() and 0 < int(text) <= len(allowed):
             return allowed[int(text) - 1]
         if text not in allowed:
-            raise self.wrong(name, value, ", ".join(allowed), nearest(text.lower(), map(str.lower, allowed)))
+            near = nearest(text.lower(), map(str.lower, allowed))
+            raise self.wrong(name, value, ", ".join(allowed), near and near.upper())
         return text
 
     def number(self, name: str, least: int = 0) -> int | None:
@@ -167,7 +198,7 @@ class Keys:
         return tuple(self._notes)
 
     def wrong(self, name: str, value: Any, allowed: str, near: str | None = None) -> UsageError:
-        hint = f"did you mean {near.upper()}?" if near else None
+        hint = f"did you mean {near}?" if near else None
         return UsageError(f"{name} is {value!r}; it can be {allowed}", where=self.file, hint=hint)
 
     def contradiction(self, one: str, other: str) -> UsageError:

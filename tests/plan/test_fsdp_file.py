@@ -75,11 +75,27 @@ def test_what_the_trainer_takes() -> None:
         strategy="fsdp:full",
         wrap=Wrap(("GPT2Block",)),
         grad_checkpoint=True,
-        notes=(
-            "f.json: xla has no counterpart here: for TPUs; here FSDP2 shards",
-            "f.json: xla_fsdp_settings has no counterpart here: for TPUs",
-        ),
+        precision="bf16",
     )
+    with_more = {
+        **TRAINER,
+        "mixed_precision": "bf16",
+        "xla_fsdp_settings": {"compute_dtype": "float32", "reshard_after_forward": False},
+    }
+    assert (read(with_more).precision, read(with_more).strategy) == ("bf16", "fsdp:grad-op")
+
+
+@pytest.mark.parametrize(
+    ("settings", "note"),
+    [
+        ({"buffer_dtype": "bfloat16"}, "buffer_dtype has no counterpart here: buffers stay as the model has them"),
+        ({"flaten_parameters": True}, "unknown key flaten_parameters; did you mean flatten_parameters?"),
+        ({"flatten_parameters": True, "pin_layout_in_collective_ops": False, "sharding_groups": None}, None),
+    ],
+)
+def test_what_xla_is_told_and_has_no_counterpart(settings: dict[str, Any], note: str | None) -> None:
+    expected = () if note is None else (f"f.json: xla_fsdp_settings: {note}",)
+    assert read({**TRAINER, "xla_fsdp_settings": settings}).notes == expected
 
 
 @pytest.mark.parametrize("prefix", ["", "fsdp_"])
@@ -202,6 +218,7 @@ def test_every_key_of_the_sources_is_known() -> None:
     known = {*TAKEN, *RUN_TAKEN, *IMPLIED, *RUN_IMPLIED, *ELSEWHERE, *RUN_ELSEWHERE}
     own = {"param_init_fn", "state_dict_config", "optim_state_dict_config"}  # functions and objects: no file can hold them
     assert {field.name for field in fields(ClusterConfig)} - known == set()
+    assert {"xla", "xla_fsdp_v2", "xla_fsdp_settings", "xla_fsdp_grad_ckpt"} <= known
     plugin = {field.name.removeprefix("fsdp_") for field in fields(FullyShardedDataParallelPlugin)}
     assert plugin - known - own == set()
 

@@ -62,6 +62,21 @@ ERRORS = [
         """,
     ),
     (
+        {"version": 2, "xla_fsdp_settings": {"compute_dtype": "bfloat"}},
+        """
+        compute_dtype is 'bfloat'; it can be float32, float16, bfloat16
+          where: f.json
+          try:   did you mean bfloat16?
+        """,
+    ),
+    (
+        {"version": 2, "xla_fsdp_settings": [1]},
+        """
+        xla_fsdp_settings is no mapping of keys to values
+          where: --strategy f.json
+        """,
+    ),
+    (
         {"fsdp_sharding_strategy": "FULL_SHARD", "reshard_after_forward": False},
         """
         sharding_strategy FULL_SHARD and reshard_after_forward false contradict each other
