@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from hwal.backend import Backend
 from hwal.errors import DeviceError
-from hwal.runtime import Backend
 from hwal.topology import Device
 from hwal.values import AUTO, Choice, PassedOver, Probe, Target
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
+from hwal.backend import Backend
 from hwal.errors import UsageError
 from hwal.host import Host, RecordedHost
 from hwal.registry import Registry
-from hwal.runtime import Backend
 from hwal.values import HostFacts, Machine, Probe, Target
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 
+from hwal.backend import Backend
 from hwal.errors import HwalError
 from hwal.host import Host
-from hwal.runtime import Backend
 from hwal.values import Probe
 
 GROUP = "hwal.backends"
@@ -33,7 +33,7 @@ class Row:
         module, _, attribute = self.target.partition(":")
         backend = getattr(import_module(module), attribute or "backend")
         if not isinstance(backend, Backend):
-            raise TypeError(f"{self.target} is a {type(backend).__name__}, not a hwal.runtime.Backend")
+            raise TypeError(f"{self.target} is a {type(backend).__name__}, not a hwal.backend.Backend")
         if backend.name != self.name:
             raise TypeError(f"{self.target} calls itself {backend.name!r}, its entry point {self.name!r}")
         return backend

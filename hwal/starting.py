@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
+from hwal.backend import Backend
 from hwal.choose import choose
 from hwal.display import tell
 from hwal.env import DEVICE, PLAN, PROCESSES, SETTINGS, STATE_DIR, TOPOLOGY, Settings, as_given, strangers
@@ -24,7 +25,7 @@ from hwal.plan import make_plan
 from hwal.plan.world import at_world
 from hwal.registry import Registry
 from hwal.rundir import choose_run_dir, is_new, make_run_dir, refuse_second
-from hwal.runtime import Backend, Job, Runtime
+from hwal.runtime import Job, Runtime
 from hwal.strategy_file import take_file
 from hwal.survey import survey
 from hwal.values import AUTO, Choice, Decision, Plan, Request, World

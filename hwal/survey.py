@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hwal.backend import Backend
 from hwal.detect import detect, facts, read_machine
 from hwal.errors import HwalError
 from hwal.host import Host, RecordedHost
 from hwal.registry import Registry
-from hwal.runtime import Backend
 from hwal.values import AUTO, Choice, HostFacts, Probe, Target
 
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hwal.backend import Backend
 from hwal.choose import choose, describe
 from hwal.errors import DeviceError
 from hwal.host import Host
-from hwal.runtime import Backend
 from hwal.topology import Device
 from hwal.values import AUTO, Caps, Choice, Probe, Target
 from tests.strategies import probes

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hwal.backend import Backend
 from hwal.detect import detect, facts, read_machine
 from hwal.errors import UsageError
 from hwal.host import RECORDING, Host, RecordedHost, Recording
 from hwal.registry import BUILT_IN, Registry
-from hwal.runtime import Backend
 from hwal.values import Caps, HostFacts, Machine, Probe, Target
 from tests.strategies import of
 

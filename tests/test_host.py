@@ -11,9 +11,9 @@ import pytest
 
 import hwal_cpu
 import hwal_null
+from hwal.backend import Backend
 from hwal.errors import HwalError, OutputError, UsageError
 from hwal.host import EntryPoint, Host, Output, RecordedHost, Recording
-from hwal.runtime import Backend
 from hwal.testing.hosts import RecordingHost, load_all, record
 from hwal.testing.probes import garble
 from hwal.values import Caps, Probe, Target

@@ -105,7 +105,7 @@ def test_a_broken_plug_in_is_blocked_and_the_rest_works(tmp_path: Path) -> None:
     assert found["bad"][0]["state"] == found["odd"][0]["state"] == "blocked"
     assert "ModuleNotFoundError: No module named 'a_driver_that_is_not_installed'" in found["bad"][0]["reason"]
     assert "bad_import-1.0" in found["bad"][0]["reason"]
-    assert "is a int, not a hwal.runtime.Backend" in found["odd"][0]["reason"]
+    assert "is a int, not a hwal.backend.Backend" in found["odd"][0]["reason"]
     assert found["cpu"][0]["state"] == "ready"
     shown = hwal("devices", site=site, cwd=tmp_path)
     assert shown.returncode == 0

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
+from hwal.backend import Backend
 from hwal.detect import detect
 from hwal.errors import HwalError
 from hwal.host import EntryPoint, Host, RecordedHost, Recording
 from hwal.registry import BUILT_IN, Registry, Row
-from hwal.runtime import Backend
 from hwal.values import Probe
 
 GOOD = """
-from hwal.runtime import Backend
+from hwal.backend import Backend
 from hwal.topology import Device
 from hwal.values import Caps, Probe
 
@@ -77,7 +77,7 @@ def test_the_attribute_may_be_left_out(plugin: Any) -> None:
         ("bad=broken:backend", "raise RuntimeError('driver too old')", "RuntimeError: driver too old"),
         ("bad=broken:backend", "this is no python", "SyntaxError"),
         ("bad=broken:backend", "x = 1", "AttributeError"),
-        ("bad=broken:not_a_backend", GOOD, "TypeError: broken:not_a_backend is a int, not a hwal.runtime.Backend"),
+        ("bad=broken:not_a_backend", GOOD, "TypeError: broken:not_a_backend is a int, not a hwal.backend.Backend"),
         ("bad=broken:backend", GOOD, "TypeError: broken:backend calls itself 'good', its entry point 'bad'"),
     ],
 )

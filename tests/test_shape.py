@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from hwal.backend import Backend
 from hwal.host import Host
 from hwal.registry import BUILT_IN, Registry
-from hwal.runtime import Backend, KerasRuntime, Runtime, TorchRuntime
+from hwal.runtime import KerasRuntime, Runtime, TorchRuntime
 
 ROOT = Path(__file__).parents[1]
 LIMIT = 400

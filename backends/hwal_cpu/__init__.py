@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
+from hwal.backend import Backend
 from hwal.host import Host
-from hwal.runtime import Backend
 from hwal.values import Caps, Plan, Probe, Target
 
 # Median of 7 training steps (forward, backward) of a 384-1536-384 MLP on 2048 rows under autocast, against fp32: torch 2.13,

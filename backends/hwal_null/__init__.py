@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
+from hwal.backend import Backend
 from hwal.errors import DeviceError, TargetError
 from hwal.host import Host
-from hwal.runtime import Backend
 from hwal.topology import Device
 from hwal.values import Caps, Plan, Probe, Target
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hwal.backend import Backend
 from hwal.choose import choose
 from hwal.detect import detect
 from hwal.env import Settings
@@ -25,7 +26,7 @@ from hwal.errors import HwalError
 from hwal.host import Host
 from hwal.plan import make_plan
 from hwal.registry import Registry
-from hwal.runtime import Backend, Job
+from hwal.runtime import Job
 from hwal.values import Decision, Plan, Request, Target, World
 
 Task = Callable[..., Any]

@@ -190,8 +190,8 @@ def _write(path: Path, text: str) -> None:
 
 def _record(host: Host, folder: Path) -> None:
     """Writes host.json. A machine that cannot be recorded is told, and tested all the same."""
+    from hwal.backend import Backend
     from hwal.registry import Registry
-    from hwal.runtime import Backend
     from hwal.testing.hosts import record
 
     backends = [backend for backend in Registry(host).backends() if isinstance(backend, Backend)]

@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from hwal.backend import Backend
 from hwal.errors import HwalError, OutputError
 from hwal.host import RECORDING, EntryPoint, Host, Output, RecordedHost, Recording
 from hwal.registry import GROUP
-from hwal.runtime import Backend
 
 
 class RecordingHost(Host):

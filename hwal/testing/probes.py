@@ -22,9 +22,9 @@ from typing import Any, ClassVar
 
 import pytest
 
+from hwal.backend import Backend
 from hwal.errors import HwalError
 from hwal.host import Host, Output, RecordedHost, Recording
-from hwal.runtime import Backend
 from hwal.testing.hosts import bare_hosts
 from hwal.topology import Device, Link
 from hwal.values import Caps, Decision, Plan, Probe, Process, Target

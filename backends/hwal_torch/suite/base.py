@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
+from hwal.backend import Backend
 from hwal.env import DEVICE, Settings
 from hwal.errors import HwalError
-from hwal.runtime import Backend
 from hwal.values import Plan
 from hwal_torch.harness import Outcome, Task, plan_for, run_world
 from hwal_torch.suite.jobs import Trial

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
+from hwal.backend import Backend
 from hwal.host import Host
-from hwal.runtime import Backend
 from hwal.values import Caps, Probe, Target
 
 
