@@ -70,10 +70,13 @@ def run_world(
     nodes: int = 1,
     memory: Sequence[int] = (),
     limit: float = LIMIT,
+    runtime: type[Any] | None = None,
 ) -> list[Outcome]:
     """Runs `task(rt, *args)` on every rank of a world of `size`; ranks in `absent` are never started.
 
     With `nodes` the ranks take themselves to be on that many machines; with `memory` each its device to have as many bytes.
+
+    `runtime`: a class to take in place of the backend's own.
 
     Ranks that have not ended after `limit` seconds are killed.
 
@@ -89,7 +92,19 @@ def run_world(
     processes = {
         rank: CONTEXT.Process(
             target=_rank,
-            args=(backend, _with_memory(plan, memory[rank:]), settings, rank, size, port, run_dir, task, args, answers),
+            args=(
+                backend,
+                _with_memory(plan, memory[rank:]),
+                settings,
+                rank,
+                size,
+                port,
+                run_dir,
+                task,
+                args,
+                runtime,
+                answers,
+            ),
         )
         for rank in ranks
     }
@@ -130,6 +145,7 @@ def _rank(
     run_dir: Path,
     task: Task,
     args: tuple[Any, ...],
+    runtime: type[Any] | None,
     answers: Any,
 ) -> None:
     def answer(**what: Any) -> None:  # plain pickle: torch's own would share memory with a process that is about to end
@@ -142,7 +158,7 @@ def _rank(
     place = World(rank, size, rank % local, local, "suite", "127.0.0.1", port)
     job = Job(place, plan, settings, backend.caps, run_dir, "suite")
     try:
-        rt = runtime_class(backend)(job)
+        rt = (runtime or runtime_class(backend))(job)
         rt.start()
         with rt:
             result = task(rt, *args)

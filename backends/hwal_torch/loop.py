@@ -59,7 +59,7 @@ class Loop:
         batches = length(data, rt.job.settings.global_batch)
         self._check_batch(data, skip, batches)
         rt.reporter.total_steps = at.steps_in_all(batches)
-        rt.host_random.rest(mix(at.seed, 2, rt.rank, at.epoch, at.feed))
+        rt.host_random.rest(mix(at.seed, 2, rt.dp_rank, at.epoch, at.feed))
         self._seed_step()
         rt.reporter.begin()
         if rt.search is not None:
@@ -165,9 +165,9 @@ class Loop:
         """What main-process data sets and forwards draw in the next step is a function of (seed, step, rank)."""
         rt = self._rt
         if rt.host_random.drawn:
-            seed_host(mix(rt.progress.seed, 0, rt.rank, rt.progress.step))
+            seed_host(mix(rt.progress.seed, 0, rt.dp_rank, rt.progress.step))
         if not rt.on_host:
-            rt.seed_device(mix(rt.progress.seed, 0, rt.rank, rt.progress.step))
+            rt.seed_device(mix(rt.progress.seed, 0, rt.dp_rank, rt.progress.step))
 
     def _seed_part(self, part: int) -> None:
         """What the forward of a virtual rank draws is a function of (seed, step, part), on whatever rank it runs."""

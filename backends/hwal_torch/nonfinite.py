@@ -93,7 +93,7 @@ class NotFinite:
     def _on_ranks(self) -> str:
         """Whose part of the global batch it was."""
         rt = self._rt
-        if rt.world_size == 1:
+        if rt.dp_size == 1:
             return ""
         bad = torch.zeros(rt.world_size, device=rt.device)
         bad[rt.rank] = float(not rt.gradients.own_part_is_finite)

@@ -53,6 +53,8 @@ class SharedTorchRuntime(TorchRuntime):
         held: of each model, the names of the tensors that its modules hold besides their state.
         global_batch: rows of a global batch, as the last training feed had it; None before, and where the data set decides.
         batches: how many of them that feed had; None before, and where nobody knows.
+        dp_rank, dp_size: this process among those that global batches are cut over; where several run one program (SPMD), each
+            gives it the whole batch: rank 0 of 1.
         on_host: whether the device is the host itself, where nothing is copied and reading a number waits for nothing.
         decided: what of the plan prepare decided. search: of the micro-batch, under auto.
         fused_optimizers: whether Adam and AdamW are faster here in their fused kernel.
@@ -63,6 +65,7 @@ class SharedTorchRuntime(TorchRuntime):
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
+        self.dp_rank, self.dp_size = self.rank, self.world_size
         self.models: list[nn.Module] = []
         self.optimizers: list[torch.optim.Optimizer] = []
         self.schedulers: list[Any] = []
@@ -108,23 +111,31 @@ class SharedTorchRuntime(TorchRuntime):
         threads = self.job.process.threads
         if threads is not None and threads != torch.get_num_threads():
             torch.set_num_threads(threads)
-        self.device = self.open_device()
+        self.enter()
         self.on_host = self.device.type == "cpu"
         if settings.deterministic:
             self.say(f"deterministic: {self.make_deterministic()}")
         self.precision = Precision(plan.precision.value, self.device.type)
-        if self.world_size > 1:
-            collectives = self.job.caps.collectives
-            assert collectives is not None, "make_plan refuses several processes without collectives"
-            self.ending.store = world.join(self.job.world, collectives, self.device, settings.start_timeout)
-            _ = self.channel.group  # made by all ranks now: rank 0 may be the only one to save
         self.take_strategy(before_models(self.job))
         parts = settings.virtual_ranks if settings.deterministic else None
-        self.gradients = Gradients(self.device, self.world_size, self.precision.scaler, parts)
+        self.gradients = Gradients(self.device, self.dp_size, self.precision.scaler, parts)
         self.backward = self.gradients.backward  # type: ignore[method-assign]  # what a step calls, without a detour
         self.autocast = self.precision.autocast  # type: ignore[method-assign]
         super().start()
         self.watchdog = watch(self, self.ending.store)
+
+    def enter(self) -> None:
+        """Opens the device and joins the world, in the order that the device needs."""
+        self.device = self.open_device()
+        self.join_world()
+
+    def join_world(self) -> None:
+        if self.world_size > 1:
+            collectives = self.job.caps.collectives
+            assert collectives is not None, "make_plan refuses several processes without collectives"
+            limit = self.job.settings.start_timeout
+            self.ending.store = world.join(self.job.world, collectives, self.collective_device, limit)
+            _ = self.channel.group  # made by all ranks now: rank 0 may be the only one to save
 
     def take_strategy(self, decision: Decision) -> None:
         """Goes on by a strategy, and cuts batches as it needs them."""
@@ -132,7 +143,7 @@ class SharedTorchRuntime(TorchRuntime):
         self.strategy_decision = decision
         self.strategy = self.make_strategy(decision)
         micro_batch = self.job.plan.micro_batch if isinstance(self.job.plan.micro_batch, int) else None
-        self.cut = Cut(self.rank, self.world_size, micro_batch, settings.virtual_ranks, self.strategy.equal)
+        self.cut = Cut(self.dp_rank, self.dp_size, micro_batch, settings.virtual_ranks, self.strategy.equal)
 
     def end(self, error: BaseException | None = None) -> None:
         with self.stop_request.stays():
@@ -187,6 +198,11 @@ class SharedTorchRuntime(TorchRuntime):
     @property
     def home(self) -> torch.device:
         """Where models are while they are prepared and a checkpoint is read into them."""
+        return self.device
+
+    @property
+    def collective_device(self) -> torch.device:
+        """Where the tensors lie that ranks exchange through their process group."""
         return self.device
 
     def decide_strategy(self) -> tuple[Decision, str | None]:
@@ -253,7 +269,7 @@ class SharedTorchRuntime(TorchRuntime):
         loss = self.look(gradients.loss)
         if first:
             self.step_done(loss, lr, unit.total, gradients.count)
-        if self.world_size > 1:
+        if self.dp_size > 1:
             self.strategy.check(optimizer)
             if first:
                 self.buffers.share()
@@ -270,7 +286,7 @@ class SharedTorchRuntime(TorchRuntime):
     def mean(self, total: Any, count: Any = 1) -> float:
         asked = float(self.stop_request.name is not None)
         self.pulse.count += 1
-        where = self.device if self.world_size > 1 else None
+        where = self.collective_device if self.world_size > 1 else None
         told = torch.tensor([float(total), float(count), asked], dtype=torch.float64, device=where)
         if self.world_size > 1:
             dist.all_reduce(told)
@@ -283,6 +299,13 @@ class SharedTorchRuntime(TorchRuntime):
             folder = saving.save(self, None if path is None else Path(path), wait)
         self.ending.has_saved(folder)
         return folder
+
+    def fetch(self, sets: Mapping[str, Mapping[str, torch.Tensor]]) -> Mapping[str, Mapping[str, torch.Tensor]] | None:
+        """The host's copies of what is to be saved, where they are had best, or only, all together; every rank calls it.
+
+        None: each tensor is copied by itself, by the rank that writes it.
+        """
+        return None
 
     def barrier(self) -> None:
         self.pulse.count += 1

@@ -92,14 +92,15 @@ def save(rt: SharedTorchRuntime, path: Path | None, wait: bool, limit: int = LIM
     sets = {stem(number): _weights_of(model) for number, model in enumerate(rt.models)}
     sets[STATE] = {}
     document = tree.encode(document_of(rt), sets[STATE], "")
-    mine = _mine(rt, sets)
-    room = wait or _room(rt, mine)
+    fetched = rt.fetch(sets)
+    mine = _mine(rt, fetched or sets)
+    room = wait or fetched is not None or _room(rt, mine)
     if rt.strategy.sharded:
         room = rt.channel.all(room)
     taken = Taken(
         target=target,
         layouts={name: Layout(name, tensors, limit) for name, tensors in sets.items()} if rt.is_main else {},
-        pieces={name: piece_of(tensor, name, copied=room and not wait) for name, tensor in mine.items()},
+        pieces={name: piece_of(tensor, name, copied=room and not wait and fetched is None) for name, tensor in mine.items()},
         shared=rt.strategy.sharded and rt.world_size > 1,
         document=document,
         configs=_configs(rt),

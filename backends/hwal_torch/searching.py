@@ -44,7 +44,7 @@ class Search:
         rt = self._rt
         batch = rt.job.settings.global_batch or getattr(data, "batch_size", None)
         key = self._key(batch)
-        share = None if batch is None else -(-batch // rt.world_size)
+        share = None if batch is None else -(-batch // rt.dp_size)
         before = self.tried  # rank 0 compares keys: those of machines that are not alike differ
         self.tried = rt.channel.ask(lambda: before if before and before.key == key else self._known(key, share))
         if before != self.tried or self.tried.next() != self.tried.trying:

@@ -36,18 +36,21 @@ class Ending:
 
     def agreed(self) -> bool:
         """Whether any rank was asked to end. Returns when every rank has asked this."""
-        asked = self._rt.stop_request.name is not None
+        return self.any(self._rt.stop_request.name is not None)
+
+    def any(self, word: bool) -> bool:
+        """Whether any rank says so. Returns when every rank has called this."""
         if self._rt.world_size > 1:
-            told = torch.tensor([float(asked)], device=self._rt.device)
+            told = torch.tensor([float(word)], device=self._rt.collective_device)
             dist.all_reduce(told)
-            asked = bool(told)
-        return asked
+            word = bool(told)
+        return word
 
     def vote(self) -> Vote | None:
         """How the ranks agree within an evaluation; None where they reach its batches together, and can just ask."""
         (before, count), step = self._evaluations, self._rt.steps_done
         self._evaluations = step, count + 1 if step == before else 0
-        if self.store is None or self._rt.cut.equal:
+        if self.store is None or self._rt.cut.equal or self._rt.dp_size == 1:
             return None
         name = "evaluation/{}/{}".format(*self._evaluations)
         return Vote(self.store, self._rt.world_size, name, lambda: self._rt.stop_request.name is not None)

@@ -2,6 +2,9 @@
 
 The script sees one device. What it does there is recorded, and runs when a step is done or a number is read; each new graph
 is compiled first. So numbers stay on the device, and shapes few. `--device tpu:cpu:4` runs the same on XLA's CPU platform.
+
+Several hosts of a slice run one program together: each reads every global batch and sends its own devices' rows of it. What
+the hosts must agree on besides, when to end above all, they tell each other through gloo.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from hwal.errors import PlanError
+from hwal.errors import PlanError, WorldError
 from hwal.plan.strategy import is_sharded
 from hwal.runtime import Job, Memory
 from hwal.values import AUTO, Decision
@@ -32,6 +35,7 @@ from hwal_torch.strategy import Strategy
 from hwal_tpu import xla
 from hwal_tpu.graphs import Graphs
 from hwal_tpu.spmd import FullyShard, Spmd
+from hwal_tpu.virtual import is_virtual
 
 T = TypeVar("T")
 READ_EVERY = 50  # steps: losses are read together, and when their step is long done
@@ -47,30 +51,55 @@ class TpuTorchRuntime(SharedTorchRuntime):
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
+        self.dp_rank, self.dp_size = 0, 1
         self.graphs = Graphs(xla.compiled())
         self.lates = Lates(xla.read, READ_EVERY)
         self._unchecked: deque[tuple[int, Late]] = deque()  # step, loss
         self._library = Library()
 
+    def enter(self) -> None:
+        self.join_world()  # first: where a host is missing libtpu would wait for it, and name nobody
+        self.device = self.open_device()
+
     def open_device(self) -> torch.device:
-        if self.world_size > 1:
+        if self.job.plan.local_size > 1:
             raise PlanError(
-                f"torch trains on the TPU chips of one process, and the world has {self.world_size}",
+                f"one process drives the TPU chips of a host, and {self.job.plan.local_size} were asked for",
                 where=f"rank {self.rank}, world from {self.job.world.launcher}",
-                why="one program over the chips of several hosts, or a process a chip, is not built yet",
-                hint="one host, and -n left out: its one process drives all of its chips",
+                why="a process a chip is not built yet",
+                hint="-n left out",
             )
         device = xla.open_device()
-        if (processes := xla.process_count()) > 1:
-            raise PlanError(
-                f"this host is one of {processes} of a slice, and was started as if it were alone",
-                where="PJRT's processes",
-                why="no TPU_* variable says so; the metadata server does, which is asked only on request",
-                hint="HWAL_TPU_METADATA=1 has it asked; training over several hosts is not built yet",
-            )
+        self._check_world(xla.process_count())
         self.mesh = xla.Mesh()
         xla.set_precision(self.job.plan.precision.value)
         return device
+
+    def _check_world(self, processes: int) -> None:
+        """Raises WorldError where PJRT has not brought the devices of the world's processes together."""
+        if processes == self.world_size:
+            return
+        where = f"rank {self.rank}, world from {self.job.world.launcher}"
+        if self.world_size == 1:
+            raise WorldError(
+                f"this host is one of {processes} of a slice, and was started as if it were alone",
+                where=where,
+                why="no TPU_* variable says so; the metadata server does, which is asked only on request",
+                hint="HWAL_TPU_METADATA=1 has it asked, on each host",
+            )
+        virtual = is_virtual(self.job.hardware)
+        raise WorldError(
+            f"the world has {self.world_size} processes, and PJRT has brought the devices of {processes} together",
+            where=where,
+            why="XLA's CPU platform reaches no other process" if virtual else "the hosts are not those of one slice",
+            hint="one process: --device tpu:cpu:N has as many devices"
+            if virtual
+            else "start the run on each host of one slice",
+        )
+
+    @property
+    def collective_device(self) -> torch.device:
+        return torch.device("cpu")
 
     def seed_device(self, seed: int) -> None:
         xla.seed(seed)
@@ -139,9 +168,12 @@ class TpuTorchRuntime(SharedTorchRuntime):
     def step(self, optimizer: torch.optim.Optimizer, clip: float | None = None) -> bool:
         done = super().step(optimizer, clip)
         self._start_graph()
-        if done and self.lates.turn():
+        if not done:
+            return False
+        self.gradients.stop = self.ending.any(self.gradients.stop)
+        if self.lates.turn():
             self._check()
-        return done
+        return True
 
     def look(self, loss: Any) -> Any:
         if self.job.settings.on_nan == "skip":  # whether to update is to be known before the update
@@ -155,6 +187,11 @@ class TpuTorchRuntime(SharedTorchRuntime):
 
     def log(self, **values: Any) -> None:
         super().log(**{name: self.lates.later(value) for name, value in values.items()})
+
+    def fetch(self, sets: Mapping[str, Mapping[str, torch.Tensor]]) -> Mapping[str, Mapping[str, torch.Tensor]]:
+        names = [(name, key) for name, tensors in sets.items() for key in tensors]
+        fetched = iter(xla.fetch([sets[name][key] for name, key in names]))
+        return {name: {key: next(fetched) for key in tensors} for name, tensors in sets.items()}
 
     def save(self, path: str | Path | None = None, wait: bool = False) -> Path:
         # Weights that are no numbers are not saved; and what is saved with them is read here: XLA is used on this thread alone.

@@ -86,9 +86,16 @@ def barrier_backward(module: torch.nn.Module) -> None:
     spmd.xla_sharding.apply_backward_optimization_barrier(module)
 
 
+def fetch(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The host's copies of tensors, all at once. Where several processes run one program, each must call it."""
+    there = [tensor.detach() for tensor in tensors if tensor.device.type == "xla"]
+    fetched = iter(torch_xla._XLAC._xla_get_cpu_tensors(there))
+    return [next(fetched) if tensor.device.type == "xla" else tensor.detach().clone() for tensor in tensors]
+
+
 def read(tensors: Sequence[torch.Tensor]) -> list[float]:
     """Scalars of the device as numbers, in one go. It waits until the device has them."""
-    return [float(value) for value in torch_xla._XLAC._xla_get_cpu_tensors(list(tensors))]
+    return [float(value) for value in fetch(tensors)]
 
 
 def sync() -> None:
