@@ -346,6 +346,7 @@ class Caps(Record):
         shares_devices: several processes may share one device.
         sharding: parameters can be sharded over ranks (FSDP).
         spmd: one process drives all devices of a machine, and arrays are laid over them; a process a device only when asked.
+        deterministic: sums can be had with the same bits at every world.
         pinned_memory: host buffers are worth pinning.
         emulated: precision -> what it costs where a device does not have it natively.
         imaginary: the devices do not exist; nothing trained on them says anything about speed.
@@ -356,6 +357,7 @@ class Caps(Record):
     shares_devices: bool = False
     sharding: bool = False
     spmd: bool = False
+    deterministic: bool = True
     pinned_memory: bool = False
     emulated: Mapping[str, str] = field(default_factory=dict)
     imaginary: bool = False

@@ -47,8 +47,8 @@ class Lates:
         self._young: list[tuple[Late, torch.Tensor]] = []
 
     def later(self, value: Any) -> Any:
-        """A Late for a device scalar; any other number itself."""
-        if not isinstance(value, torch.Tensor) or value.device.type == "cpu":
+        """A Late for one number on the device; anything else itself."""
+        if not isinstance(value, torch.Tensor) or value.device.type == "cpu" or value.numel() != 1:
             return value
         late = Late(self)
         self._young.append((late, value.detach()))

@@ -42,7 +42,8 @@ def prepare(rt: SharedTorchRuntime, objects: Sequence[Any]) -> None:
         rt.buffers.add(model)
         if rt.cut != Cut() and (mixing := mixes_samples(model)):
             rt.say_once(mixing)
-    strategy = f"strategy {decision}" if rt.world_size > 1 else None
+    several = rt.world_size > 1 or len(rt.job.devices) > 1
+    strategy = f"strategy {decision}" if several else None
     for line in (strategy, warning, rt.strategy.cost()):
         if line is not None:
             rt.say_once(line)

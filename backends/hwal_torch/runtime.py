@@ -58,10 +58,12 @@ class SharedTorchRuntime(TorchRuntime):
         on_host: whether the device is the host itself, where nothing is copied and reading a number waits for nothing.
         decided: what of the plan prepare decided. search: of the micro-batch, under auto.
         fused_optimizers: whether Adam and AdamW are faster here in their fused kernel.
+        compilers: modules that are at work only while something is compiled, besides torch's own.
     """
 
     device: torch.device
     fused_optimizers = True
+    compilers: tuple[str, ...] = ()
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
@@ -191,6 +193,7 @@ class SharedTorchRuntime(TorchRuntime):
     def prepare(self, *objects: Any) -> Any:
         with self.pulse.during(PREPARING):
             preparing.prepare(self, objects)
+            self.lay_out()
         if self.found is not None:
             self.ending.has_saved(self.found.folder)
         return objects[0] if len(objects) == 1 else objects
@@ -216,6 +219,10 @@ class SharedTorchRuntime(TorchRuntime):
     def place(self, model: nn.Module) -> None:
         """Moves a model to its home, in place."""
         model.to(self.device)
+
+    def lay_out(self) -> None:
+        """The last of prepare: what was restored at home goes to where it trains."""
+        return
 
     def compile(self, model: nn.Module, blocks: Blocks) -> str:
         """--compile; returns what to say of it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch.distributed as dist
@@ -59,7 +60,8 @@ def watch(rt: SharedTorchRuntime, store: Store | None) -> Watchdog:
     progress = rt.progress
     rt.stop_request.listen()
     timeout = rt.job.settings.hang_timeout
-    dog = Watchdog(Place(rt.rank, rt.world_size), rt.pulse, lambda: progress.step, timeout, SIGNS, Watched(rt))
+    signs = replace(SIGNS, compilers=(*SIGNS.compilers, *rt.compilers))
+    dog = Watchdog(Place(rt.rank, rt.world_size), rt.pulse, lambda: progress.step, timeout, signs, Watched(rt))
     dog.start(None if store is None else meet(store, rt.job.world))
     return dog
 

@@ -24,6 +24,7 @@ class TpuBackend(Backend):
         collectives="gloo",  # between hosts; between chips XLA puts the collectives into the graph
         sharding=True,
         spmd=True,
+        deterministic=False,
         emulated=EMULATED,
     )
     runtimes: ClassVar[Mapping[str, str]] = {"torch": "hwal_tpu.torch_runtime:TpuTorchRuntime"}

@@ -7,7 +7,7 @@ way, of one ICI link). PCI ids and devices a chip: Google's tpu-info, `tpu_info/
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from hwal.host import Host
@@ -90,6 +90,13 @@ def find(host: Host) -> tuple[Chip, ...]:
         )
         for index, (group, address) in enumerate(ordered)
     )
+
+
+def is_block(numbers: Sequence[int], of: int) -> bool:
+    """Whether these of a host's chips, by their numbers, are what one process can have: all, one, 2 or 4 in a block."""
+    taken = sorted(set(numbers))
+    in_row = taken == list(range(taken[0], taken[0] + len(taken)))
+    return len(taken) == of or (in_row and taken[0] % len(taken) == 0 and len(taken) in BOUNDS)
 
 
 def kind_of(text: str | None) -> tuple[Generation, int] | None:

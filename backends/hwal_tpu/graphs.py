@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 Shapes = tuple[tuple[int, ...], ...]
 SHOWN = 6  # graphs that are named at the end of a run
+EVALUATION = "evaluation"  # where a forward may be; any other place is one in a step
 
 
 @dataclass(frozen=True)
@@ -18,13 +19,14 @@ class Graph:
     """One compilation, or several in the same forward.
 
     Attributes:
-        count: how many graphs. step: of the run, from 1. shapes: of the batch at that time. line: of the script.
-        again: whether a batch of these shapes had been seen before, two steps or more ago.
+        count: how many graphs. step: of the run, from 1. shapes: of the batch at that time. place: of the forward.
+        line: of the script. again: whether two steps before had such a batch at such a place already.
     """
 
     count: int
     step: int
     shapes: Shapes
+    place: str
     line: str
     again: bool
 
@@ -37,20 +39,23 @@ class Graphs:
     def __init__(self, known: int = 0) -> None:
         """`known`: graphs that the process has compiled before the run."""
         self.compiled: list[Graph] = []
-        self._seen: dict[Shapes, int] = {}  # how many forwards had these shapes
         self.known = known
-        self._shapes: Shapes = ()
+        self._seen: dict[tuple[Shapes, str], tuple[int, int]] = {}  # -> (steps that had it, the last of them)
+        self._at: tuple[Shapes, str] = (), ""
 
-    def begin(self, batch: Any) -> None:
-        """A batch goes to the script."""
-        self._shapes = shapes_of(batch)
-        self._seen[self._shapes] = self._seen.get(self._shapes, 0) + 1
+    def begin(self, batch: Any, place: str, step: int) -> None:
+        """A batch goes to the script. `place`: of its forward, EVALUATION or where in its step, since each is a graph of its
+        own. `step`: that is done by then."""
+        self._at = shapes_of(batch), place
+        steps, last = self._seen.get(self._at, (0, -1))
+        self._seen[self._at] = steps + (step != last), step
 
     def look(self, compiled: int, step: int, line: str) -> None:
         """A graph has been started. `compiled`: graphs of the process so far."""
         if compiled > self.known:
-            again = self._seen.get(self._shapes, 0) > 2  # the second forward has the optimizer's state for the first time
-            self.compiled.append(Graph(compiled - self.known, step, self._shapes, line, again))
+            steps, _ = self._seen.get(self._at, (0, -1))
+            again = steps > 2  # the second step has the optimizer's state for the first time
+            self.compiled.append(Graph(compiled - self.known, step, *self._at, line, again))
             self.known = compiled
 
     def summary(self, steps: int) -> list[str]:
@@ -58,19 +63,21 @@ class Graphs:
         if not self.compiled:
             return []
         total = sum(graph.count for graph in self.compiled)
-        by_shapes: dict[Shapes, list[Graph]] = {}
+        groups: dict[tuple[Shapes, bool], list[Graph]] = {}
         for graph in self.compiled:
-            by_shapes.setdefault(graph.shapes, []).append(graph)
-        lines = [f"XLA compiled {total} graph{'s' * (total != 1)} in {steps} steps, for {len(by_shapes)} shapes of batches"]
-        for shapes, graphs in list(by_shapes.items())[:SHOWN]:
+            groups.setdefault((graph.shapes, graph.place == EVALUATION), []).append(graph)
+        shapes = len({graph.shapes for graph in self.compiled})
+        what = f"{shapes} shape{'s' * (shapes != 1)} of batches"
+        lines = [f"XLA compiled {total} graph{'s' * (total != 1)} in {steps} steps, for {what}"]
+        for (shape, evaluated), graphs in list(groups.items())[:SHOWN]:
             at = ", ".join(str(graph.step) for graph in graphs[:SHOWN]) + (" …" if len(graphs) > SHOWN else "")
-            lines.append(f"  {shown(shapes)}: {sum(graph.count for graph in graphs)}, in step {at}, {graphs[-1].line}")
-        if len(by_shapes) > SHOWN:
-            lines.append(f"  and {len(by_shapes) - SHOWN} more shapes")
-        if len(by_shapes) > SHOWN:
+            where = f"in an evaluation after step {at}" if evaluated else f"in step {at}"
+            lines.append(f"  {shown(shape)}: {sum(graph.count for graph in graphs)}, {where}, {graphs[-1].line}")
+        if len(groups) > SHOWN:
+            lines.append(f"  and {len(groups) - SHOWN} more")
+        if shapes > SHOWN:
             lines.append("  each new shape costs a compilation: pad lengths, rt.pad_to_multiple_of says to what")
-        elif any(graph.again for graph in self.compiled):
-            worst = next(graph for graph in self.compiled if graph.again)
+        elif (worst := next((graph for graph in self.compiled if graph.again), None)) is not None:
             lines.append(
                 f"  step {worst.step} compiled again for shapes seen before: a number of the script's went into the graph there"
             )

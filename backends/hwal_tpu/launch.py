@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from hwal.errors import PlanError, WorldError
 from hwal.host import Host
+from hwal.plan.strategy import OFFLOAD, is_hybrid
 from hwal.topology import Device
 from hwal.values import SLICE, Plan, World
 from hwal_tpu.chips import BOUNDS, find
@@ -35,7 +36,16 @@ def resources(plan: Plan) -> dict[str, str]:
 
 
 def check(plan: Plan) -> None:
-    """Raises PlanError for several processes where they cannot train together."""
+    """Raises PlanError for a strategy that XLA has no counterpart of, and for several processes where they cannot train
+    together."""
+    asked = plan.strategy.value
+    if asked.endswith(OFFLOAD) or is_hybrid(asked):
+        what = f"{OFFLOAD} keeps shards in the host's memory" if asked.endswith(OFFLOAD) else "hybrid keeps a copy on each host"
+        raise PlanError(
+            f"on a TPU parameters are cut over all devices and stay there; {what}",
+            where=f"--strategy {asked}",
+            hint="--strategy fsdp:full; --grad-checkpoint saves memory too",
+        )
     if plan.local_size == 1:
         return
     where = f"-n {plan.local_size}"

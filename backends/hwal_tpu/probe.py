@@ -13,7 +13,7 @@ from hwal.host import Host
 from hwal.topology import Device, Link
 from hwal.values import Probe, Target
 from hwal_tpu import access, virtual
-from hwal_tpu.chips import BOUNDS, GIB, Chip, Generation, find, kind_of, type_of
+from hwal_tpu.chips import BOUNDS, GIB, Chip, Generation, find, is_block, kind_of, type_of
 from hwal_tpu.packages import Trouble, libtpu_trouble, platform_trouble, torch_xla_trouble
 from hwal_tpu.present import ABSENT
 from hwal_tpu.slice import Slice, asks_metadata, on_compute_engine, read_slice
@@ -31,7 +31,7 @@ def probe(host: Host, asked: Target | None) -> Probe:
         return _without_chips(host, part, asked)
     generation = chips[0].generation or _generation_of(part)
     visible, told = _visible(host, chips)
-    found = _trouble(host, visible, generation)
+    found = _mask_trouble(host, chips) or _trouble(host, visible, generation)
     if found is not None:
         return Probe("tpu", "blocked", f"{_count(chips, generation)}: {found.reason}", found.hint)
     notes = [*told, *_slice_notes(host, chips, generation, part), *filter(None, [access.note(host, visible)])]
@@ -82,17 +82,36 @@ def _node_address(host: Host) -> str | None:
 # chips
 
 
+def _mask(host: Host) -> tuple[str, str]:
+    """(variable, its text) that leaves some of the chips; the text empty where all are left."""
+    variable = next((name for name in VISIBLE if host.env(name)), VISIBLE[0])
+    text = host.env(variable) or ""
+    return variable, "" if text == "all" else text
+
+
 def _visible(host: Host, chips: tuple[Chip, ...]) -> tuple[tuple[Chip, ...], list[str]]:
     """The chips that the user's variable leaves, and a note where it leaves not all."""
-    variable = next((name for name in VISIBLE if host.env(name)), None)
-    text = host.env(variable) or "" if variable else ""
-    if not re.fullmatch("[0-9]{1,3}(,[0-9]{1,3})*", text):
-        return chips, []
-    wanted = {int(index) for index in text.split(",")}
-    left = tuple(chip for chip in chips if chip.number in wanted)
+    variable, text = _mask(host)
+    left = tuple(chip for chip in chips if str(chip.number) in text.split(","))
     if not left or len(left) == len(chips):
         return chips, []
     return left, [f"{variable}={text}: {len(left)} of {len(chips)} chips"]
+
+
+def _mask_trouble(host: Host, chips: Sequence[Chip]) -> Trouble | None:
+    """A variable that leaves what no process can have."""
+    variable, text = _mask(host)
+    if not text:
+        return None
+    numbers = [str(chip.number) for chip in chips]
+    unknown = [item for item in text.split(",") if item not in numbers]
+    if unknown:
+        why = f"{unknown[0]!r:.20} is none of this host's chips ({numbers[0]} to {numbers[-1]})"
+    elif not is_block([numbers.index(item) for item in text.split(",")], len(chips)):
+        why = "a process has all chips, one, or 2 or 4 that lie together (0,1 or 2,3)"
+    else:
+        return None
+    return Trouble(f"{variable}={text:.40}: {why}", f"unset {variable}, or a list of chips with commas and no spaces")
 
 
 def _trouble(host: Host, chips: Sequence[Chip], generation: Generation | None) -> Trouble | None:

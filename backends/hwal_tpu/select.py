@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hwal.errors import DeviceError, TargetError
 from hwal.topology import Device
 from hwal.values import Probe, Target
-from hwal_tpu.chips import BOUNDS, kind_of, type_of
+from hwal_tpu.chips import is_block, kind_of, type_of
 from hwal_tpu.probe import chip_of
 from hwal_tpu.virtual import MOST, count, is_meant, is_virtual
 
@@ -57,9 +57,7 @@ def check_block(chosen: Sequence[Device], probe: Probe, where: str) -> None:
     chips = list(dict.fromkeys(map(chip_of, probe.devices)))
     taken = sorted({chips.index(chip_of(device)) for device in chosen})
     whole_chips = sum(chips.index(chip_of(device)) in taken for device in probe.devices) == len(chosen)
-    in_row = taken == list(range(taken[0], taken[0] + len(taken)))
-    block = in_row and taken[0] % len(taken) == 0 and len(taken) in BOUNDS
-    if not (whole_chips and (block or len(taken) == len(chips))):
+    if not (whole_chips and is_block(taken, len(chips))):
         raise DeviceError(
             f"these {len(chosen)} of {len(probe.devices)} TPU devices are no block that one process can have",
             where=where,

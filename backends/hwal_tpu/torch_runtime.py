@@ -9,6 +9,7 @@ the hosts must agree on besides, when to end above all, they tell each other thr
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,7 +23,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from hwal.errors import PlanError, WorldError
+from hwal.errors import DeviceError, PlanError, WorldError
 from hwal.plan.strategy import is_sharded
 from hwal.runtime import Job, Memory
 from hwal.values import AUTO, Decision
@@ -32,12 +33,14 @@ from hwal_torch.late import Late, Lates
 from hwal_torch.recompute import recompute_blocks
 from hwal_torch.runtime import SharedTorchRuntime
 from hwal_torch.strategy import Strategy
+from hwal_torch.units import Unit
 from hwal_tpu import xla
-from hwal_tpu.graphs import Graphs
+from hwal_tpu.graphs import EVALUATION, Graphs
 from hwal_tpu.spmd import FullyShard, Spmd
 from hwal_tpu.virtual import is_virtual
 
 T = TypeVar("T")
+GRAD_OP = "fsdp:grad-op"
 READ_EVERY = 50  # steps: losses are read together, and when their step is long done
 
 
@@ -48,6 +51,7 @@ class TpuTorchRuntime(SharedTorchRuntime):
 
     fused_optimizers = False
     pad_to_multiple_of = 64
+    compilers = ("torch_xla.torch_xla",)  # its sync() compiles; it also waits there, for which half an hour is long
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
@@ -71,6 +75,7 @@ class TpuTorchRuntime(SharedTorchRuntime):
             )
         device = xla.open_device()
         self._check_world(xla.process_count())
+        self._check_devices(xla.device_count())
         self.mesh = xla.Mesh()
         xla.set_precision(self.job.plan.precision.value)
         return device
@@ -95,6 +100,19 @@ class TpuTorchRuntime(SharedTorchRuntime):
             hint="one process: --device tpu:cpu:N has as many devices"
             if virtual
             else "start the run on each host of one slice",
+        )
+
+    def _check_devices(self, count: int) -> None:
+        """Raises DeviceError where XLA has opened other devices than the plan has."""
+        planned = len(self.job.devices) * xla.process_count()
+        if count == planned:
+            return
+        given = "CPU_NUM_DEVICES" if is_virtual(self.job.hardware) else "TPU_VISIBLE_CHIPS"
+        raise DeviceError(
+            f"XLA has opened {count} device{'s' * (count != 1)}, and the plan has {planned}",
+            where=f"{given}={os.environ.get(given, '')}",
+            why="the variable says something else than --device, or the script opened XLA before hwal.start()",
+            hint=f"unset {given}; hwal.start() before anything else uses torch_xla",
         )
 
     @property
@@ -127,20 +145,20 @@ class TpuTorchRuntime(SharedTorchRuntime):
             return Decision("single", "one device"), None
         if asked.value == AUTO:
             return Decision("fsdp:full", f"by SPMD over {devices} devices: the least memory, and one program"), None
+        if asked.value == GRAD_OP:
+            return Decision("fsdp:full", f"{GRAD_OP} asked for; the compiler decides how long a block stays gathered"), None
         return asked, None
 
     def make_strategy(self, decision: Decision) -> Strategy:
         return (FullyShard if is_sharded(decision.value) else Spmd)(decision.value, self.mesh)
 
-    def prepare(self, *objects: Any) -> Any:
-        prepared = super().prepare(*objects)
+    def lay_out(self) -> None:
         strategy = cast(Spmd, self.strategy)
         for model in self.models:
             told = strategy.place(model, self.optimizers, find_blocks(model, self.job.plan.wrap))
             if told is not None:
                 self.say_once(told)
         xla.sync()
-        return prepared
 
     def compile(self, model: nn.Module, blocks: Blocks) -> str:
         return "--compile changes nothing here: XLA compiles every step"
@@ -162,7 +180,7 @@ class TpuTorchRuntime(SharedTorchRuntime):
         places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu"]
         for i, tensor in zip(places, self.mesh.send([leaves[i] for i in places], cut=True), strict=True):
             leaves[i] = tensor
-        self.graphs.begin(batch)
+        self.graphs.begin(batch, self._place_of(self.loop.unit), self.steps_done)
         return tree_unflatten(leaves, spec)
 
     def step(self, optimizer: torch.optim.Optimizer, clip: float | None = None) -> bool:
@@ -212,6 +230,11 @@ class TpuTorchRuntime(SharedTorchRuntime):
                 self.say(f"XLA has no {counted}: the host computed that, and each time the device waited")
         finally:
             super().end(error)
+
+    @staticmethod
+    def _place_of(unit: Unit | None) -> str:
+        """Where in its step a forward is: gradients are made, added to, used there, each in a graph of its own."""
+        return EVALUATION if unit is None else "first " * unit.first + "last" * unit.last
 
     def _start_graph(self) -> None:
         xla.sync()

@@ -5,6 +5,18 @@ from __future__ import annotations
 from hwal.env import Settings
 from hwal.errors import PlanError, UsageError
 from hwal.plan.strategy import is_sharded
+from hwal.values import Caps
+
+
+def check_deterministic(settings: Settings, caps: Caps, backend: str) -> None:
+    """Raises PlanError where --deterministic cannot be kept."""
+    if settings.deterministic and not caps.deterministic:
+        raise PlanError(
+            f"{backend} cannot promise the same bits at every world",
+            where="--deterministic",
+            why="its compiler chooses how sums are split, another way for each number of devices",
+            hint="leave it out: fp32 losses within 1e-5; or --device cpu",
+        )
 
 
 def check_batch(settings: Settings, world: int, strategy: str) -> tuple[str, ...]:

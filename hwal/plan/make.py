@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hwal.errors import VersionError
-from hwal.plan.batch import check_batch
+from hwal.plan.batch import check_batch, check_deterministic
 from hwal.plan.later import refuse_later
 from hwal.plan.precision import decide_precision
 from hwal.plan.processes import lay_out
@@ -26,6 +26,7 @@ def make_plan(choice: Choice, caps: Caps, request: Request, framework: Decision,
     devices = sum(len(process.devices) for process in layout.processes)
     precision, cost = decide_precision(request.settings.precision, layout.devices, caps)
     strategy = decide_strategy(request.settings.strategy, nodes * devices, caps, choice.backend)
+    check_deterministic(request.settings, caps, choice.backend)
     cut = check_batch(request.settings, world, strategy.value)
     return Plan(
         backend=choice.backend,

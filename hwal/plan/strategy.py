@@ -39,7 +39,7 @@ def decide_strategy(asked: str, world: int, caps: Caps, backend: str) -> Decisio
         raise PlanError(
             f"single is for one {one}, the world has {world} ({world} ≠ 1)",
             where=where,
-            hint=f"{f'--device {backend}:0' if caps.spmd else '-n 1'}, or --strategy ddp",
+            hint=f"{'--device with one' if caps.spmd else '-n 1'}, or --strategy ddp",
         )
     if sharded and world == 1:
         if name != asked:

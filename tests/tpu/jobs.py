@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -89,9 +90,28 @@ def logs(rt: Any) -> dict[str, Any]:
         loss = loss_of(model, batch)
         rt.backward(loss)
         if rt.step(optimizer):
-            rt.log(twice=2 * loss.detach())
+            rt.log(twice=2 * loss.detach(), several=loss.detach().repeat(2))
     with torch.no_grad():
         for batch in rt.feed(loader_of(Trial(rows=20)), train=False):
             model(batch[1])
             evaluated += 1
     return {"mean": rt.mean(torch.tensor(1.0, device=rt.device), 4), "evaluated": evaluated}
+
+
+def compiling(rt: Any) -> bool:
+    """Whether the watchdog takes a thread in XLA's compiler for one that compiles."""
+    import torch_xla
+
+    from hwal.watch.spot import Library, Signs
+
+    seen = []
+    step_marker = torch_xla._XLAC._xla_step_marker
+
+    def look(*args: Any) -> None:
+        seen.append(Library().spot(sys._getframe(), Signs(compilers=rt.compilers)).compiling)
+        step_marker(*args)
+
+    torch_xla._XLAC._xla_step_marker = look
+    rt.lay_out()
+    torch_xla._XLAC._xla_step_marker = step_marker
+    return seen == [True]

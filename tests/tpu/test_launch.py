@@ -22,7 +22,8 @@ from hwal.plan import make_plan
 from hwal.registry import Registry
 from hwal.values import Decision, Plan, Request, Target, World
 from tests.cli.conftest import folder, hwal  # noqa: F401 - fixtures
-from tests.tpu.test_probe import HOSTS, LAPTOP, changed
+from tests.tpu.test_probe import HOSTS, changed
+from tests.tpu.test_select import LAPTOP
 
 backend = hwal_tpu.backend
 XLA = os.environ.get("XLA_PYTHON", "")

@@ -68,6 +68,13 @@ class Suite:
             pytest.skip(f"{self.device} holds {self.largest_world} rank(s), this needs {min(sizes)}")
         return held
 
+    def needs(self, settings: Settings) -> None:
+        """Skips where the device cannot be run so."""
+        try:
+            plan_for(self.device, 1, settings)
+        except HwalError as error:
+            pytest.skip(f"{self.device}: {error.what}")
+
     def run(self, size: int, task: Task, *args: Any, folder: Path, settings: Settings = FP32, **options: Any) -> list[Outcome]:
         return run_world(self.device, size, task, *args, run_dir=folder, settings=settings, **options)
 

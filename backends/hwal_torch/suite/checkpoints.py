@@ -12,8 +12,7 @@ from safetensors.torch import load_file
 
 from hwal.checkpoint import verify
 from hwal.env import Settings
-from hwal.errors import EXIT_PREEMPTED, HwalError
-from hwal_torch.harness import plan_for
+from hwal.errors import EXIT_PREEMPTED
 from hwal_torch.suite.base import SAME, Suite, largest_difference, losses_of
 from hwal_torch.suite.jobs import Trial
 from hwal_torch.suite.saves import (
@@ -202,10 +201,7 @@ class CheckpointTests(Suite):
 
     def test_loss_scaler(self, tmp_path: Path) -> None:
         """P3: the loss scaler goes on where it was."""
-        try:
-            plan_for(self.device, 1, Settings(precision="fp16"))
-        except HwalError as error:
-            pytest.skip(f"{self.device}: {error.what}")
+        self.needs(Settings(precision="fp16"))
         for size in self.worlds(1, 2):
             folder = tmp_path / str(size)
             trial = Trial(text=True, steps=5)

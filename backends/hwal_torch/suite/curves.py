@@ -147,6 +147,7 @@ class CurveTests(Suite):
     def test_deterministic(self, tmp_path: Path, trial: Trial) -> None:
         """P2: under --deterministic losses and weights are equal to the bit at every world."""
         settings = replace(FP32, virtual_ranks=12, deterministic=True)
+        self.needs(settings)
         (one,) = self.results(1, train, trial, folder=tmp_path / "1", settings=settings)
         losses = losses_of(tmp_path / "1")
         for size in self.worlds(2, 3, 4):

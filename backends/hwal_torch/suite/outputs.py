@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 
 from hwal.env import Settings
-from hwal.errors import HwalError
-from hwal_torch.harness import plan_for
 from hwal_torch.suite.base import Suite, largest_difference
 from hwal_torch.suite.jobs import Trial
 from hwal_torch.suite.tasks import look
@@ -40,10 +38,7 @@ class OutputTests(Suite):
     @pytest.mark.parametrize("precision", ["bf16", "fp16"])
     def test_low_precision_follows_fp32(self, tmp_path: Path, precision: str) -> None:
         """P6: the same job in a lower precision, with the loss scaler where it needs one, follows fp32's curve."""
-        try:
-            plan_for(self.device, 1, Settings(precision=precision))
-        except HwalError as error:
-            pytest.skip(f"{self.device}: {error.what}")
+        self.needs(Settings(precision=precision))
         losses, _ = self.curve(1, Trial(text=True), tmp_path / "fp32")
         for size in self.worlds(1, 2):
             other, _ = self.curve(size, Trial(text=True), tmp_path / str(size), Settings(precision=precision, micro_batch=3))

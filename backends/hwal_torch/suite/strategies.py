@@ -10,8 +10,6 @@ import pytest
 import torch
 
 from hwal.env import Settings
-from hwal.errors import HwalError
-from hwal_torch.harness import plan_for
 from hwal_torch.suite.base import FP32, SAME, Suite, largest_difference
 from hwal_torch.suite.jobs import Trial
 from hwal_torch.suite.layouts import beyond, build_apart, convolve, hold, overflow, train_normed, train_sometimes
@@ -137,10 +135,7 @@ class StrategyTests(Suite):
     @pytest.mark.parametrize("strategy", ["ddp", "fsdp:full"])
     def test_an_overflow_on_one_rank(self, tmp_path: Path, strategy: str) -> None:
         """P6: under fp16 a gradient that overflows in one rank's shard makes all of them leave the update out."""
-        try:
-            plan_for(self.device, 1, Settings(precision="fp16"))
-        except HwalError as error:
-            pytest.skip(f"{self.device}: {error.what}")
+        self.needs(Settings(precision="fp16"))
         (size,) = self.sharding(2)
         settings = Settings(precision="fp16", strategy=strategy)
         for moved in self.results(size, overflow, folder=tmp_path, settings=settings):
