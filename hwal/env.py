@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, fields
+from pathlib import Path
 from typing import Any
 
 from hwal.errors import HwalError, UsageError, nearest
@@ -21,6 +22,7 @@ DEVICE = "HWAL_DEVICE"
 TOPOLOGY = "HWAL_TOPOLOGY"
 NULL_DEVICES = "HWAL_NULL_DEVICES"
 TPU_METADATA = "HWAL_TPU_METADATA"
+XLA_CACHE = "HWAL_XLA_CACHE"
 PLAN = "HWAL_PLAN"
 WORLD = "HWAL_WORLD"
 PROCESSES = "HWAL_PROCESSES"
@@ -36,6 +38,7 @@ WIRING: Mapping[str, str] = {
     TOPOLOGY: "a file that `hwal devices --json` wrote, or a recorded host's folder, read in place of asking this machine",
     NULL_DEVICES: "how many imaginary devices the null backend reports (default none)",
     TPU_METADATA: "1: a TPU VM's metadata server may be asked which slice it is part of (default 0: variables only)",
+    XLA_CACHE: "off, or the folder of the graphs that XLA has compiled for a TPU (default: xla in ~/.cache/hwal)",
     PROGRESS: "bar, lines or off: how a run shows its progress (default: bar on a terminal, lines elsewhere)",
     PLAN: "set by the launcher: the Plan, as JSON or as the path of a JSON file",
     WORLD: "set by the launcher: the World, as JSON, of machines that start the same command and have no launcher between them",
@@ -234,3 +237,11 @@ def strangers(environ: Mapping[str, str]) -> list[str]:
             near = nearest(name, [k.lower() for k in known])
             texts.append(f"{name} is set, but hwal has no such variable" + (f"; did you mean {near.upper()}?" if near else ""))
     return texts
+
+
+def cache_folder(environ: Mapping[str, str]) -> Path:
+    """Where hwal keeps what serves one run after another."""
+    try:
+        return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hwal"
+    except RuntimeError:  # a container's user that has no home
+        return Path("/nonexistent")

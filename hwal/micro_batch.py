@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hwal.aside import write_file
+from hwal.env import cache_folder
 from hwal.errors import RecordError
 from hwal.record import Record
 
@@ -105,10 +106,7 @@ def write_tries(run_dir: Path, tries: Mapping[str, Tried]) -> None:
 
 
 def cache_path(environ: Mapping[str, str]) -> Path:
-    try:
-        return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hwal" / CACHE
-    except RuntimeError:  # a container's user that has no home
-        return Path("/nonexistent") / CACHE
+    return cache_folder(environ) / CACHE
 
 
 def cached(path: Path, key: str) -> tuple[int | None, str | None]:

@@ -34,7 +34,7 @@ from hwal_torch.recompute import recompute_blocks
 from hwal_torch.runtime import SharedTorchRuntime
 from hwal_torch.strategy import Strategy
 from hwal_torch.units import Unit
-from hwal_tpu import xla
+from hwal_tpu import cache, xla
 from hwal_tpu.graphs import EVALUATION, Graphs
 from hwal_tpu.spmd import FullyShard, Spmd
 from hwal_tpu.virtual import is_virtual
@@ -73,6 +73,11 @@ class TpuTorchRuntime(SharedTorchRuntime):
                 why="a process a chip is not built yet",
                 hint="-n left out",
             )
+        if (folder := cache.folder(os.environ, self.job.world, is_virtual(self.job.hardware))) is not None:
+            if (wrong := cache.make(folder)) is None:
+                xla.keep_graphs(folder)
+            else:
+                self.say_once(wrong)
         device = xla.open_device()
         self._check_world(xla.process_count())
         self._check_devices(xla.device_count())
@@ -225,6 +230,9 @@ class TpuTorchRuntime(SharedTorchRuntime):
                     self.lates.settle()
             for line in self.graphs.summary(self.progress.step):
                 self.say(line)
+            read, refused = xla.kept()
+            if read or refused:
+                self.say(f"{read} graphs came from the cache" + (f", {refused} there could not be used" if refused else ""))
             if slow := xla.on_host():
                 counted = ", ".join(f"{name.removeprefix('aten::')} {count} times" for name, count in slow.items())
                 self.say(f"XLA has no {counted}: the host computed that, and each time the device waited")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy
 import torch
@@ -30,6 +31,19 @@ def open_device() -> torch.device:
     torch.zeros(1).to(device)
     sync()
     return device
+
+
+def keep_graphs(folder: Path) -> None:
+    """Reads compiled graphs from a folder, and writes new ones there. Before anything is computed."""
+    xr.initialize_cache(str(folder), readonly=False)
+
+
+def kept() -> tuple[int, int]:
+    """Graphs that were read from that folder, and files there that could not be used."""
+    return (
+        int(metrics.counter_value("PersistentCacheHit") or 0),
+        int(metrics.counter_value("PersistentCacheDeserializeFailure") or 0),
+    )
 
 
 def device_count() -> int:

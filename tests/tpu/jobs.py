@@ -107,9 +107,9 @@ def compiling(rt: Any) -> bool:
     seen = []
     step_marker = torch_xla._XLAC._xla_step_marker
 
-    def look(*args: Any) -> None:
-        seen.append(Library().spot(sys._getframe(), Signs(compilers=rt.compilers)).compiling)
-        step_marker(*args)
+    def look(*args: Any, **options: Any) -> None:
+        seen.append(Library().spot(sys._getframe(1), Signs(compilers=rt.compilers)).compiling)
+        step_marker(*args, **options)
 
     torch_xla._XLAC._xla_step_marker = look
     rt.lay_out()
