@@ -42,20 +42,21 @@ class Graphs:
         self.known = known
         self._seen: dict[tuple[Shapes, str], tuple[int, int]] = {}  # -> (steps that had it, the last of them)
         self._at: tuple[Shapes, str] = (), ""
+        self._step = 0
 
     def begin(self, batch: Any, place: str, step: int) -> None:
         """A batch goes to the script. `place`: of its forward, EVALUATION or where in its step, since each is a graph of its
-        own. `step`: that is done by then."""
-        self._at = shapes_of(batch), place
+        own. `step`: in which it is, after which it evaluates."""
+        self._at, self._step = (shapes_of(batch), place), step
         steps, last = self._seen.get(self._at, (0, -1))
         self._seen[self._at] = steps + (step != last), step
 
-    def look(self, compiled: int, step: int, line: str) -> None:
+    def look(self, compiled: int, line: str) -> None:
         """A graph has been started. `compiled`: graphs of the process so far."""
         if compiled > self.known:
             steps, _ = self._seen.get(self._at, (0, -1))
             again = steps > 2  # the second step has the optimizer's state for the first time
-            self.compiled.append(Graph(compiled - self.known, step, *self._at, line, again))
+            self.compiled.append(Graph(compiled - self.known, self._step, *self._at, line, again))
             self.known = compiled
 
     def summary(self, steps: int) -> list[str]:

@@ -44,7 +44,7 @@ class Spmd(Single):
         for optimizer in optimizers:  # what was read from a checkpoint; a new run has no state yet
             for owner, state in optimizer.state.items():
                 for name, value in state.items() if owner in parameters else ():
-                    if isinstance(value, torch.Tensor) and value.dim():
+                    if isinstance(value, torch.Tensor) and name != "step":  # which torch's optimizers count on the host
                         state[name] = self.mesh.send([value], cut and value.shape == owner.shape)[0]
         return None
 

@@ -185,7 +185,8 @@ class TpuTorchRuntime(SharedTorchRuntime):
         places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu"]
         for i, tensor in zip(places, self.mesh.send([leaves[i] for i in places], cut=True), strict=True):
             leaves[i] = tensor
-        self.graphs.begin(batch, self._place_of(self.loop.unit), self.steps_done)
+        unit = self.loop.unit
+        self.graphs.begin(batch, self._place_of(unit), self.steps_done + (unit is not None))
         return tree_unflatten(leaves, spec)
 
     def step(self, optimizer: torch.optim.Optimizer, clip: float | None = None) -> bool:
@@ -248,7 +249,7 @@ class TpuTorchRuntime(SharedTorchRuntime):
         xla.sync()
         if (compiled := xla.compiled()) > self.graphs.known:
             line = self._library.spot(sys._getframe(1), Signs()).line
-            self.graphs.look(compiled, self.progress.step, line)
+            self.graphs.look(compiled, line)
 
     def _check(self, settle: bool = False) -> None:
         """Looks at the losses that have been read. Raises ScriptError for one that is no number."""

@@ -13,9 +13,9 @@ def run(shapes: list[tuple[int, int]], compiles: dict[int, int]) -> list[str]:
     """A run whose step i has a batch of shapes[i] and compiles so many graphs."""
     graphs, known = Graphs(known=3), 3
     for step, shape in enumerate(shapes):
-        graphs.begin({"ids": torch.zeros(shape), "labels": torch.zeros(shape)}, "first last", step)
+        graphs.begin({"ids": torch.zeros(shape), "labels": torch.zeros(shape)}, "first last", step + 1)
         known += compiles.get(step, 0)
-        graphs.look(known, step + 1, f"train.py:{step}, in main")
+        graphs.look(known, f"train.py:{step}, in main")
     return graphs.summary(len(shapes))
 
 
@@ -48,13 +48,13 @@ def test_each_place_of_a_forward_has_its_graphs() -> None:
     graphs, known = Graphs(), 0
     for step in range(4):
         for place in ("first ", "", "", "last"):
-            graphs.begin(torch.zeros(2, 4), place, step)
+            graphs.begin(torch.zeros(2, 4), place, step + 1)
             known += step < 2 and place != ""
-            graphs.look(known, step + 1, "train.py:7, in main")
+            graphs.look(known, "train.py:7, in main")
     for _ in range(2):
         graphs.begin(torch.zeros(2, 4), EVALUATION, 4)
         known += 1
-        graphs.look(known, 4, "train.py:9, in main")
+        graphs.look(known, "train.py:9, in main")
     assert graphs.summary(4) == [
         "XLA compiled 6 graphs in 4 steps, for 1 shape of batches",
         "  2×4: 4, in step 1, 1, 2, 2, train.py:7, in main",

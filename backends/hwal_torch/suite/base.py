@@ -14,7 +14,7 @@ import torch
 from hwal.backend import Backend
 from hwal.env import DEVICE, Settings
 from hwal.errors import HwalError
-from hwal.values import Plan
+from hwal.values import AUTO, Plan
 from hwal_torch.harness import Outcome, Task, plan_for, run_world
 from hwal_torch.suite.jobs import Trial
 from hwal_torch.suite.tasks import train
@@ -60,6 +60,11 @@ class Suite:
                 continue
             return size
         return 1
+
+    def named(self, strategy: str) -> str:
+        """The strategy as it is asked for: `single` is of one device, and a process may drive several."""
+        _, plan = self.resolved
+        return AUTO if strategy == "single" and len(plan.processes[0].devices) > 1 else strategy
 
     def worlds(self, *sizes: int) -> list[int]:
         """Those of `sizes` that the device can hold."""

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from hwal.checkpoint import verify
 from hwal.env import Settings
 from hwal.errors import EXIT_PREEMPTED
-from hwal_torch.suite.base import SAME, Suite, largest_difference, losses_of
+from hwal_torch.suite.base import FP32, SAME, Suite, largest_difference, losses_of
 from hwal_torch.suite.jobs import Trial
 from hwal_torch.suite.saves import (
     save_alone,
@@ -56,7 +56,7 @@ class CheckpointTests(Suite):
     def at(self, place: Place, trial: Trial, folder: Path, **settings: str) -> list[float]:
         """The curve of a run in a place."""
         strategy, size, nodes = place
-        chosen = Settings(precision="fp32", strategy=strategy, **settings)  # type: ignore[arg-type]
+        chosen = Settings(precision="fp32", strategy=self.named(strategy), **settings)  # type: ignore[arg-type]
         self.results(size, train, trial, folder=folder, settings=chosen, nodes=nodes)
         return losses_of(folder)
 
@@ -121,7 +121,7 @@ class CheckpointTests(Suite):
     def test_saving_beside_training(self, tmp_path: Path, strategy: str) -> None:
         """P3: rt.save() returns before the disk is asked for anything; what comes there is of the moment of the call."""
         for place in self.held(("single", 1, 1), (strategy, 2, 1)):
-            settings = Settings(precision="fp32", strategy=place[0])
+            settings = replace(FP32, strategy=self.named(place[0]))
             trial = Trial(text=True, blocks=1, save_at=2, epochs=2)
             folder = tmp_path / f"{place[1]}"
             seen = self.results(place[1], save_held_up, trial, folder=folder, settings=settings)[0]
@@ -139,7 +139,7 @@ class CheckpointTests(Suite):
         if not self.holds(place):
             pytest.skip(f"{self.device} has no place for {strategy}")
         rank = 1 if strategy == "fsdp:full" else 0
-        settings = Settings(precision="fp32", strategy=strategy)
+        settings = replace(FP32, strategy=self.named(strategy))
         trial = Trial(text=True, blocks=1, save_at=3, steps=3 if then == "ends" else 12)
         outcomes = self.run(place[1], save_with_little_room, trial, rank, folder=tmp_path, settings=settings)
         for outcome in outcomes:
@@ -153,7 +153,7 @@ class CheckpointTests(Suite):
         place = (strategy, 1 if strategy == "single" else 2, 1)
         if not self.holds(place):
             pytest.skip(f"{self.device} has no place for {strategy}")
-        settings = Settings(precision="fp32", strategy=strategy)
+        settings = replace(FP32, strategy=self.named(strategy))
         outcomes = self.run(place[1], save_and_fail, Trial(save_at=2), folder=tmp_path, settings=settings)
         assert "the script's own mistake" in (outcomes[-1].error or "")
         assert verify(tmp_path / "checkpoints" / "step-00000002").position.step == 2
@@ -164,7 +164,7 @@ class CheckpointTests(Suite):
         place = (strategy, 1 if strategy == "single" else 2, 1)
         if not self.holds(place):
             pytest.skip(f"{self.device} has no place for {strategy}")
-        settings = Settings(precision="fp32", strategy=strategy)
+        settings = replace(FP32, strategy=self.named(strategy))
         outcomes = self.run(place[1], save_in_vain_and_be_stopped, Trial(save_at=2), folder=tmp_path, settings=settings)
         assert [outcome.exit_code for outcome in outcomes] == [EXIT_PREEMPTED] * place[1], outcomes
         (folder,) = (tmp_path / "checkpoints").iterdir()

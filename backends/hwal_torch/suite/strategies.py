@@ -179,13 +179,13 @@ class StrategyTests(Suite):
 
     @pytest.mark.parametrize("strategy", ["single", "ddp", "fsdp:full"])
     def test_recomputed_blocks(self, tmp_path: Path, strategy: str) -> None:
-        """--grad-checkpoint changes nothing of the curve, to the bit, with dropout too."""
+        """--grad-checkpoint changes nothing of the curve, with dropout too: to the bit, unless a compiler splits the sums."""
         size = 1 if strategy == "single" else self.sharding(2)[0]
         trial = Trial(text=True, blocks=3, dropout=0.2)
-        settings = Settings(precision="fp32", strategy=strategy, virtual_ranks=4)
+        settings = replace(FP32, strategy=self.named(strategy), virtual_ranks=4)
         losses, _ = self.curve(size, trial, tmp_path / "kept", settings)
         again, _ = self.curve(size, trial, tmp_path / "recomputed", replace(settings, grad_checkpoint=True))
-        assert again == losses
+        assert again == losses if self.resolved[0].caps.deterministic else largest_difference(again, losses) <= SAME
 
 
 def sharded(strategy: str) -> Settings:
