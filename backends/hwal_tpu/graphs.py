@@ -33,13 +33,14 @@ class Graph:
 
 class Graphs:
     """Attributes:
-    compiled: in their order. known: how many graphs these are.
+    compiled: in their order. known: how many graphs the process has compiled by now. outside: how many of them between feeds.
     """
 
     def __init__(self, known: int = 0) -> None:
         """`known`: graphs that the process has compiled before the run."""
         self.compiled: list[Graph] = []
         self.known = known
+        self.outside = 0
         self._seen: dict[tuple[Shapes, str], tuple[int, int]] = {}  # -> (steps that had it, the last of them)
         self._at: tuple[Shapes, str] = (), ""
         self._step = 0
@@ -59,6 +60,11 @@ class Graphs:
             self.compiled.append(Graph(compiled - self.known, self._step, *self._at, line, again))
             self.known = compiled
 
+    def between(self, compiled: int) -> None:
+        """A feed begins: what has been compiled since the last one is of the script's own making."""
+        self.outside += compiled - self.known
+        self.known = compiled
+
     def summary(self, steps: int) -> list[str]:
         """What to say at the end of a run of so many steps."""
         if not self.compiled:
@@ -70,6 +76,7 @@ class Graphs:
         shapes = len({graph.shapes for graph in self.compiled})
         what = f"{shapes} shape{'s' * (shapes != 1)} of batches"
         lines = [f"XLA compiled {total} graph{'s' * (total != 1)} in {steps} steps, for {what}"]
+        lines[0] += f"; and {self.outside} outside of rt.feed" if self.outside else ""
         for (shape, evaluated), graphs in list(groups.items())[:SHOWN]:
             at = ", ".join(str(graph.step) for graph in graphs[:SHOWN]) + (" …" if len(graphs) > SHOWN else "")
             where = f"in an evaluation after step {at}" if evaluated else f"in step {at}"

@@ -60,6 +60,7 @@ class TpuTorchRuntime(SharedTorchRuntime):
         self.lates = Lates(xla.read, READ_EVERY)
         self._unchecked: deque[tuple[int, Late]] = deque()  # step, loss
         self._library = Library()
+        self._started = False  # what the forward at work has recorded
 
     def enter(self) -> None:
         self.join_world()  # first: where a host is missing libtpu would wait for it, and name nobody
@@ -174,10 +175,13 @@ class TpuTorchRuntime(SharedTorchRuntime):
     # the loop
 
     def feed(self, data: Iterable[T], train: bool = True, pad: Mapping[Any, int] | None = None) -> Iterator[T]:
+        self.graphs.between(xla.compiled())
         with closing(cast(Any, super().feed(data, train, pad))) as batches:
             for batch in batches:
+                self._started = False
                 yield batch
-                self._start_graph()
+                if not self._started:
+                    self._start_graph()
         self._check(settle=True)
 
     def to_device(self, batch: Any) -> Any:
@@ -246,6 +250,7 @@ class TpuTorchRuntime(SharedTorchRuntime):
         return EVALUATION if unit is None else "first " * unit.first + "last" * unit.last
 
     def _start_graph(self) -> None:
+        self._started = True
         xla.sync()
         if (compiled := xla.compiled()) > self.graphs.known:
             line = self._library.spot(sys._getframe(1), Signs()).line

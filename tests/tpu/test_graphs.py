@@ -32,6 +32,14 @@ def test_each_shape_is_named_with_its_steps_and_line() -> None:
     ]
 
 
+def test_what_the_script_compiles_between_its_feeds_is_no_steps() -> None:
+    graphs = Graphs()
+    graphs.between(3)
+    graphs.begin(torch.zeros(2, 4), "first last", 1)
+    graphs.look(4, "train.py:7, in main")
+    assert graphs.summary(1)[0] == "XLA compiled 1 graph in 1 steps, for 1 shape of batches; and 3 outside of rt.feed"
+
+
 def test_many_shapes_are_told_to_be_padded() -> None:
     told = run([(2, length) for length in range(20)], dict.fromkeys(range(20), 1))
     assert told[0] == "XLA compiled 20 graphs in 20 steps, for 20 shapes of batches"
