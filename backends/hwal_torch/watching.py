@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch.distributed as dist
 from torch.distributed import Store  # type: ignore[attr-defined]
 
+from hwal.display import tell
 from hwal.env import STATE_DIR
 from hwal.errors import EXIT_FAILED, HwalError, LostRankError
 from hwal.launch.outcome import is_lost_peer
@@ -51,7 +52,7 @@ def meet(store: Store, world: World) -> Hub | Spoke | None:
         port, _, key = store.get("watch").decode().partition(" ")
         return Spoke(world.address, int(port), key, world.rank) if port else None
     except (OSError, dist.DistError) as error:
-        print(f"hwal: note: rank {world.rank} stands apart from the watch over hangs: {error}", file=sys.stderr)
+        tell(f"hwal: note: rank {world.rank} stands apart from the watch over hangs: {error}")
         return None
 
 

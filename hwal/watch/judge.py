@@ -11,6 +11,7 @@ from hwal.watch.pulse import DATA, EVALUATING, PREPARING, SAVING, TRAINING
 
 LONGER = "--hang-timeout S waits S seconds, --hang-timeout off for ever"
 RUSH = "the run was asked to end, and waits no longer"
+SHOWN = 8  # ranks that are named
 BUSY = {PREPARING: " in rt.prepare", SAVING: " in rt.save"}
 
 
@@ -39,15 +40,16 @@ class Seen:
         return self.beat.limit is not None and self.idle >= self.beat.limit
 
 
-def stalled(world: Mapping[int, Seen]) -> bool:
-    """Whether the run is stuck. Ranks that only wait are not, while one of the others is at what takes long by nature; nor is,
-    by the limits that hold by default, a run in which nobody has waited as long for it, for half an hour."""
+def stalled(world: Mapping[int, Seen], whole: bool = True) -> bool:
+    """Whether the run is stuck. Ranks that only wait are not, while one of the others is at what takes long by nature, as one
+    that is not heard of may be (the world is not `whole` then); nor is, by the limits that hold by default, a run in which
+    nobody has waited as long for it, for half an hour."""
     waited = max((seen.idle for seen in world.values() if seen.waits), default=-1.0)
     for seen in world.values():
         if seen.stalled and not seen.waits and (seen.beat.firm or seen.idle >= LONG or waited >= (seen.beat.limit or 0.0)):
             return True
     held = any(seen.beat.announced and not seen.waits and not seen.stalled for seen in world.values())
-    return not held and any(seen.stalled and seen.waits for seen in world.values())
+    return whole and not held and any(seen.stalled and seen.waits for seen in world.values())
 
 
 def to_blame(world: Mapping[int, Seen]) -> list[int]:
@@ -82,6 +84,15 @@ def _stuck_world(world: Mapping[int, Seen]) -> Doom:
 def slow(rank: int, world: Mapping[int, Seen]) -> str:
     """The words about a rank that has made no progress for long, but may go on."""
     return f"{_stuck(rank, world)}. It goes on; --hang-timeout S would end such a run after S seconds"
+
+
+def apart(ranks: Sequence[int], port: int) -> str:
+    """The words about ranks that rank 0 hears nothing of, although it trains with them."""
+    subject = f"rank{'s' * (len(ranks) > 1)} {_some(ranks)}"
+    return (
+        f"note: {subject} cannot be watched: nothing comes to port {port} of rank 0's machine. A rank that waits for another "
+        "is not ended now, however long; ports that the system picks are to be open between the machines"
+    )
 
 
 def gone(beat: Beat, step: int, how: str) -> Doom:
@@ -131,6 +142,10 @@ def _who_waits(ranks: Sequence[int], world: Mapping[int, Seen]) -> str | None:
     told = []
     for call, group in by_call.items():
         seconds = max(world[rank].idle for rank in group)
-        subject = f"rank{'s' * (len(group) > 1)} {', '.join(map(str, group[:8]))}{' …' if len(group) > 8 else ''}"
+        subject = f"rank{'s' * (len(group) > 1)} {_some(group)}"
         told.append(f"{subject} {'have' if len(group) > 1 else 'has'} waited {seconds:.0f} s for it in {call}")
     return "; ".join(told) or None
+
+
+def _some(ranks: Sequence[int]) -> str:
+    return f"{', '.join(map(str, ranks[:SHOWN]))}{' …' if len(ranks) > SHOWN else ''}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -19,7 +19,7 @@ from hwal.errors import EXIT_OK, EXIT_PREEMPTED, HwalError, LostRankError, Recor
 from hwal.watch import judge, stacks
 from hwal.watch.beat import Beat, Doom, Leave
 from hwal.watch.judge import Seen
-from hwal.watch.link import Hub, Spoke
+from hwal.watch.link import CONNECT, Hub, Spoke
 from hwal.watch.look import Look
 from hwal.watch.patience import JUMP, Patience
 from hwal.watch.pulse import Pulse
@@ -28,6 +28,7 @@ from hwal.watch.spot import Signs
 from hwal.watch.watched import Watched
 
 GRACE = 1.0  # seconds for a rank to run into a lost connection by itself
+JOIN = 2 * CONNECT  # seconds for a rank to be heard of
 LAST = 5.0  # seconds for a script to end by an error that tells of a lost rank
 
 
@@ -71,6 +72,7 @@ class Watchdog:
         self._signs = signs
         self._owner = owner
         self._slow = False  # told that there was no progress
+        self._apart = False  # told that there are ranks which nothing is heard of
         self._link: Hub | Spoke | None = None
         self._stopped = threading.Event()
         self._known = threading.Event()  # that a rank is gone, or why the run cannot go on
@@ -82,7 +84,7 @@ class Watchdog:
     def start(self, link: Hub | Spoke | None) -> None:
         """Called by the main thread, which it watches."""
         self._link = link
-        self._last = now = time.monotonic()
+        self._last = self._began = now = time.monotonic()
         self._watched = Watched(self._signs)
         self._patience = Patience(self._asked, now)
         self._roll = Roll(self._patience.tick)
@@ -194,17 +196,31 @@ class Watchdog:
             world = self._roll.world(beat)
             late = any(seen.stalled and seen.waits for seen in world.values())
             world = {rank: self._by_now(seen, late) for rank, seen in world.items()}
-            decides = not isinstance(self._link, Spoke) or (0 in world and bool(world[0].silent))
+            spoke = isinstance(self._link, Spoke)
+            decides = not spoke or (0 in world and bool(world[0].silent))
+            whole = spoke or not self._missing(world)
+            if not whole and not self._apart and self._last - self._began > JOIN:
+                self._tell_apart(self._missing(world))
             ended = self._roll.waited_for(beat, self._last)
             if ended is not None:
                 self._ends(judge.left(ended), 0.0)
-            elif decides and judge.stalled(world):
+            elif decides and judge.stalled(world, whole):
                 self._ends(judge.stuck(self._asked_for_stacks(world)), 0.0, world)
             elif beat.stalled and beat.waits is None and not self._slow:
                 self._owner.tell(judge.slow(beat.rank, world))
             self._slow = beat.stalled
         if self._doom is not None and time.monotonic() >= self._doom_at and not self._stopped.is_set():
             self._owner.end(self._doom)
+
+    def _missing(self, world: Mapping[int, Seen]) -> list[int]:
+        """The ranks that this one hears nothing of, although they have not left."""
+        return [rank for rank in range(self._place.size) if rank not in world and rank not in self._roll.left]
+
+    def _tell_apart(self, missing: list[int]) -> None:
+        """Once, by rank 0; where it is that one which nothing is heard of, a rank has said so of itself (its Owner)."""
+        self._apart = True
+        if isinstance(self._link, Hub):
+            self._owner.tell(judge.apart(missing, self._link.port))
 
     def _by_now(self, seen: Seen, late: bool) -> Seen:
         """A silent rank of this machine as it is. One that a debugger, or whoever sent it SIGSTOP, holds has not hung: it

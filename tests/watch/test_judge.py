@@ -23,6 +23,12 @@ def world(*beats: Beat | Seen) -> dict[int, Seen]:
     return {each.beat.rank: each for each in seen}
 
 
+def test_whoever_waits_for_a_rank_that_is_not_heard_of_is_not_stuck() -> None:
+    """It may be at what takes long by nature."""
+    assert judge.stalled(world(WAITS)) and not judge.stalled(world(WAITS), whole=False)
+    assert judge.stalled(world(STUCK, WAITS), whole=False), "one that is itself past its limit is"
+
+
 def printed(doom: Doom) -> str:
     return str(HwalError(doom.what, why=doom.why, hint=doom.hint))
 

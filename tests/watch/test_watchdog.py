@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import threading
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -20,7 +21,7 @@ from hwal.watch.watchdog import Place, Watchdog
 
 LIMIT = 1.0  # seconds
 PATIENCE = 20.0  # seconds for what must come at some time
-SIGNS = Signs(collectives=("tests.watch.test_watchdog.together",))
+SIGNS = Signs(collectives=("threading",))  # a rank waits for others where it waits for an event
 
 
 pytestmark = pytest.mark.slow  # seconds of waiting for what must come, or must not; test_worlds.py has the judgement itself
@@ -43,6 +44,7 @@ class Rank:
         self.dog = Watchdog(Place(rank, size), self.pulse, lambda: self.steps, asked, SIGNS, self)
         self.signal: str | None = None
         self.shown = 0
+        self.told: list[str] = []
 
     def asked(self) -> str | None:
         return self.signal
@@ -54,7 +56,7 @@ class Rank:
         return
 
     def tell(self, line: str) -> None:
-        return
+        self.told.append(line)
 
     def end(self, doom: Doom) -> None:
         self.doom = doom
@@ -77,6 +79,11 @@ class Rank:
 
 
 def stuck(rank: Rank) -> None:
+    while not rank.done.is_set():
+        time.sleep(LIMIT / 100)
+
+
+def waits(rank: Rank) -> None:
     rank.done.wait()
 
 
@@ -152,6 +159,31 @@ def test_a_rank_whose_line_closes_is_gone(lost: int) -> None:
     assert other.doomed.wait(PATIENCE) and other.doom is not None
     assert other.doom.what.startswith(f"rank {lost} is gone after step ") and other.doom.lost
     for rank in ranks:
+        rank.leave()
+
+
+def test_a_rank_that_is_not_heard_of_may_be_at_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A firewall stands between two machines: whoever waits cannot know for what, on either side. Rank 0 says so, once."""
+    monkeypatch.setattr("hwal.watch.watchdog.JOIN", LIMIT)
+    hub = Hub("127.0.0.1")
+    ranks = [Rank(0, 2, hub), Rank(1, 2, None)]
+    for rank in ranks:
+        rank.run(waits)
+    assert not any(rank.doomed.wait(2 * LIMIT) for rank in ranks)
+    assert [len(rank.told) for rank in ranks] == [1, 0]
+    assert ranks[0].told[0].startswith(f"note: rank 1 cannot be watched: nothing comes to port {hub.port} of rank 0's machine")
+    for rank in ranks:
+        rank.leave()
+
+
+def test_all_ranks_that_wait_for_each_other_are_stuck() -> None:
+    hub = Hub("127.0.0.1")
+    ranks = [Rank(number, 2, hub) for number in range(2)]
+    for rank in ranks:
+        rank.run(waits)
+    for rank in ranks:
+        assert rank.doomed.wait(PATIENCE) and rank.doom is not None
+        assert rank.doom.what.startswith("the ranks have waited for each other for 1 s in step 1: ") and not rank.told
         rank.leave()
 
 
