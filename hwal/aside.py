@@ -132,6 +132,15 @@ def alive(pid: int) -> bool:
     return True
 
 
+def born(pid: int) -> int | None:
+    """When a process began, in the ticks of its system: with its number it means one process, also once the number belongs to
+    another. None where there is none, or the system does not tell."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
+    except (OSError, IndexError, ValueError):
+        return None
+
+
 def sync(folder: Path) -> None:
     """Asks the disk to hold every file of a folder, and the folder's own list of names."""
     for path in [*folder.rglob("*"), folder]:

@@ -16,7 +16,7 @@ from hwal.cgroup import Kills, kills
 from hwal.display import tell
 from hwal.env import ROUND, STATE_DIR
 from hwal.host import Host
-from hwal.launch.outcome import Exit, describe, first_failure, read_outcomes
+from hwal.launch.outcome import Exit, describe, first_failure, read_ended, read_outcomes
 from hwal.preempt import blocked
 from hwal.shortage import killed
 
@@ -66,12 +66,19 @@ class Agent(LocalElasticAgent):
         elif result.state == WorkerState.HEALTHY and self._current_round() != self._round:
             # They train without it by now, in the same folder: this world must not save once more.
             again = "the other machines have not heard of this one, and went on without it"
-            for pid in self._pcontext.pids().values() if self._pcontext is not None else ():
-                os.killpg(pid, signal.SIGKILL)
+            self._end_ranks()
         if again is None:
             return result
         self._start_again(f"hwal: {again}", worker_group)
         return RunResult(state=WorkerState.HEALTHY)
+
+    def _end_ranks(self) -> None:
+        """torch still lists those that have ended, whose numbers may belong to others by now."""
+        context: Any = self._pcontext
+        for handler in context.subprocess_handlers.values() if context is not None else ():
+            if handler.proc.poll() is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(handler.proc.pid, signal.SIGKILL)
 
     def _stopped_for_another(self) -> bool:
         left = read_outcomes(self._state_dir).values()
@@ -96,7 +103,7 @@ class Agent(LocalElasticAgent):
 
     def _why(self, result: RunResult, size: int) -> str:
         exits = [exit_of(rank, failure) for rank, failure in sorted(result.failures.items())]
-        verdict = first_failure(exits, read_outcomes(self._state_dir))
+        verdict = first_failure(exits, read_outcomes(self._state_dir), read_ended(self._state_dir))
         if verdict is None:
             return "hwal: a rank failed"
         return describe(verdict, size, None, killed(self._kills, Host()) if self._kills is not None else None)[0]

@@ -69,17 +69,19 @@ class Attempts:
         if self._before != before:
             self._write()
 
-    def again(self, exits: Iterable[Exit], outcomes: Mapping[int, Outcome]) -> str | None:
-        """After a start that failed: what to say of the next; None where another would help nothing. Raises OutputError."""
+    def again(self, exits: Iterable[Exit], outcomes: Mapping[int, Outcome], ended: frozenset[int] = frozenset()) -> str | None:
+        """After a start that failed: what to say of the next; None where another would help nothing. Raises OutputError.
+
+        `ended`: the processes that hwal has ended."""
         exits = tuple(exits)
         now = read_tries(self._run_dir)
         tried = next((t for key, t in now.items() if t.fails != getattr(self._before.get(key), "fails", None)), None)
-        verdict = first_failure(exits, outcomes)
+        verdict = first_failure(exits, outcomes, ended)
         if tried is not None:
             why = verdict.outcome.error if verdict is not None and verdict.outcome is not None else None
         else:
             tried = next((t for t in now.values() if t.trying is not None), None)
-            why = self.killed() if any(end.code == -SIGKILL for end in exits) else None
+            why = self.killed() if any(end.code == -SIGKILL and end.pid not in ended for end in exits) else None
             if tried is None or tried.trying is None or why is None:
                 return None
             why = why.removeprefix("was ")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,7 +47,8 @@ def conclude(end: End, size: int | None, resumed: str | None, state_dir: Path, l
         tell(f"hwal: {line}")
         return code
     failure = outcome.read_failure(state_dir) or outcome.Failure()
-    code, lines = _verdict(end, failure, outcomes, size or len(outcomes), logs, killed)
+    verdict = outcome.first_failure(failure.exits, outcomes, outcome.read_ended(state_dir))
+    code, lines = _verdict(end, failure, verdict, size or len(outcomes), logs, killed)
     if source and code != EXIT_USAGE:
         lines.append(f"hwal: the last finished checkpoint is whole: go on with --resume {source}")
     tell("\n".join(lines))
@@ -58,7 +58,7 @@ def conclude(end: End, size: int | None, resumed: str | None, state_dir: Path, l
 def _verdict(
     end: End,
     failure: outcome.Failure,
-    outcomes: Mapping[int, outcome.Outcome],
+    verdict: outcome.Verdict | None,
     size: int,
     logs: Path,
     killed: str | None,
@@ -70,7 +70,6 @@ def _verdict(
         return EXIT_FAILED, told(HwalError(end.doom.what, why=end.doom.why, hint=end.doom.hint))
     if failure.agent is not None:
         return EXIT_USAGE if failure.usage else EXIT_FAILED, [f"hwal: error: {failure.agent}"]
-    verdict = outcome.first_failure(failure.exits, outcomes)
     if verdict is None:
         return EXIT_FAILED, [f"hwal: torchrun ended with exit code {end.code} and left no word why"]
     if end.signal is not None and verdict.outcome is not None and verdict.outcome.error is None:

@@ -8,10 +8,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from hwal.aside import alive, born
 from hwal.errors import EXIT_FAILED, EXIT_USAGE, RecordError
 from hwal.record import Record
 
 FAILURE = "failure.json"
+ENDED = "ended.txt"  # the processes that the launcher has ended because a rank had failed, a line each
 LINES = 15  # of a failed rank that are shown
 SIGTERM, SIGKILL = 15, 9  # the numbers that exit codes hold, on every system
 LOST_PEER = (
@@ -40,6 +42,7 @@ class Outcome(Record):
         preempted: it ended because a signal asked for it. alone: by itself, before there was anything to save.
         of_world: the error is not this rank's own, but says what is wrong with the whole run.
         log: the file that holds all it wrote, None where that went to the terminal.
+        born: when its process began (hwal.aside.born).
     """
 
     rank: int
@@ -55,6 +58,12 @@ class Outcome(Record):
     alone: bool = False
     of_world: bool = False
     log: str | None = None
+    born: int | None = None
+
+    @property
+    def lives(self) -> bool:
+        """Whether its process is there still, and no other that has its number by now. True where nobody can be asked."""
+        return os.name == "nt" or (alive(self.pid) and self.born in (None, born(self.pid)))
 
     def write(self, state_dir: Path) -> None:
         """Written aside and renamed: the launcher never reads half of it. On a disk that is full, over the word before, which
@@ -145,18 +154,34 @@ def read_failure(state_dir: Path) -> Failure | None:
         return None
 
 
+def leave_ended(state_dir: Path, pid: int) -> None:
+    """Leaves that the launcher is about to end a process."""
+    with suppress(OSError), (state_dir / ENDED).open("a", encoding="ascii") as file:
+        file.write(f"{pid}\n")
+
+
+def read_ended(state_dir: Path) -> frozenset[int]:
+    try:
+        lines = (state_dir / ENDED).read_text(encoding="ascii").split()
+    except OSError:
+        return frozenset()
+    return frozenset(int(line) for line in lines)
+
+
 def is_lost_peer(text: str) -> bool:
     """Whether an error message only says that another rank is gone."""
     lower = text.lower()
     return any(words in lower for words in LOST_PEER)
 
 
-def first_failure(exits: Iterable[Exit], outcomes: Mapping[int, Outcome]) -> Verdict | None:
-    """Which rank failed first; None when none did.
+def first_failure(
+    exits: Iterable[Exit], outcomes: Mapping[int, Outcome], ended: frozenset[int] = frozenset()
+) -> Verdict | None:
+    """Which rank failed first; None when none did. `ended`: the processes that hwal has ended (read_ended).
 
     What all ranks say of the whole run, that it is stuck, comes before all. Then a rank that a signal killed before it could
     leave an error; the earliest error that is not about a lost peer; the earliest of those; last, ranks that were ended
-    because another failed (SIGTERM, and SIGKILL later).
+    because another failed (SIGTERM, SIGKILL later, or hwal's).
     """
     exits = list(exits)
     begun = min((end.time for end in exits), default=0.0)
@@ -165,7 +190,7 @@ def first_failure(exits: Iterable[Exit], outcomes: Mapping[int, Outcome]) -> Ver
         left = outcomes.get(end.rank)
         if left is not None and left.error is not None:
             order = 2 if left.lost_peer else -1 if left.of_world else 1
-        elif end.code < 0 and end.code != -SIGTERM and end.time <= begun + 1:
+        elif end.code < 0 and end.code != -SIGTERM and end.time <= begun + 1 and end.pid not in ended:
             order = 0
         else:
             order = 3 if end.code < 0 else 1

@@ -12,8 +12,9 @@ import signal
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 
-from hwal.launch.outcome import Outcome
+from hwal.launch.outcome import Outcome, leave_ended
 from hwal.watch.beat import Beat, Doom
 from hwal.watch.judge import LONGER, RUSH
 from hwal.watch.spot import Library
@@ -29,17 +30,20 @@ Beats = Mapping[int, tuple[Beat, int]]  # as hwal.launch.word.read_beats gives t
 class Failed:
     """Ends the ranks that wait for one that has failed: they may hold torchrun's SIGTERM for the wish to save, in vain.
 
-    A rank that has left its error and does not get to its end is ended too: until then torchrun sees no failure.
+    A rank that has left its error and does not get to its end is ended too: until then torchrun sees no failure. Each is ended
+    once, and it is left in the state folder that it was hwal who did: how such a process ended says nothing of its rank.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, state_dir: Path) -> None:
+        self._state_dir = state_dir
+        self._ended: set[int] = set()
         self._seen: dict[int, tuple[float, set[int]]] = {}  # pid of a failed rank -> when this was seen, and which were there
 
     def look(self, ranks: Mapping[int, Outcome], now: float) -> None:
         """`now`: seconds of a clock that never jumps."""
         there = {rank.pid for rank in ranks.values()}
         for rank in ranks.values():
-            if rank.error is not None or (rank.ended is None and not _lives(rank.pid)):
+            if rank.error is not None or (rank.ended is None and not rank.lives):
                 self._seen.setdefault(rank.pid, (now, there))
         when, peers = min(
             (seen for pid, seen in self._seen.items() if pid in there), key=lambda seen: seen[0], default=(now, there)
@@ -48,8 +52,10 @@ class Failed:
             return
         for rank in ranks.values():
             done = rank.ended is not None and rank.error is None
-            if not done and rank.pid in peers:  # others are torchrun's restart
-                with suppress(ProcessLookupError):
+            if not done and rank.pid in peers - self._ended and rank.lives:  # others are torchrun's restart
+                self._ended.add(rank.pid)
+                leave_ended(self._state_dir, rank.pid)
+                with suppress(OSError):
                     os.kill(rank.pid, signal.SIGKILL if sys.platform != "win32" else signal.SIGTERM)
 
 
@@ -98,15 +104,3 @@ def _where(number: int, rank: Outcome, beats: Beats) -> str:
         if line
         else f"rank {number} was last seen at {beat.line}"
     )
-
-
-def _lives(pid: int) -> bool:
-    if sys.platform == "win32":  # signal 0 would end the process there
-        return True
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass  # it lives, and belongs to someone else
-    return True

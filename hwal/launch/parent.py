@@ -79,7 +79,7 @@ def run(launch: Launch, environ: Mapping[str, str]) -> int:
 
 def _again(starts: Attempts, state_dir: Path) -> str | None:
     exits = (outcome.read_failure(state_dir) or outcome.Failure()).exits
-    return starts.again(exits, outcome.read_outcomes(state_dir))
+    return starts.again(exits, outcome.read_outcomes(state_dir), outcome.read_ended(state_dir))
 
 
 class _Start:
@@ -107,7 +107,7 @@ class _Start:
             raise
 
     def _wait(self) -> End:
-        signals, failed, overdue = self._signals, Failed(), Overdue(time.monotonic())
+        signals, failed, overdue = self._signals, Failed(self._state_dir), Overdue(time.monotonic())
         none_there = announced = False
         while (code := self._ended()) is None:
             ranks = outcome.read_outcomes(self._state_dir)
@@ -144,7 +144,8 @@ class _Start:
 
     def _kill(self) -> int:
         """Ends the agent and every rank, with all that they started: each leads a process group of its own."""
-        running = [rank.pid for rank in outcome.read_outcomes(self._state_dir).values() if rank.ended is None]
+        ranks = outcome.read_outcomes(self._state_dir).values()
+        running = [rank.pid for rank in ranks if rank.ended is None and rank.lives]
         for pid in (self._process.pid, *running):  # the agent first, so that it restarts nobody
             with suppress(ProcessLookupError, PermissionError):
                 if sys.platform == "win32":

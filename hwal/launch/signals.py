@@ -53,7 +53,7 @@ class Signals:
     def pass_on(self, ranks: Mapping[int, Outcome], number: int) -> None:
         """Sends it to every rank that runs and has had none yet; to one that is still starting when it has left its pid."""
         for rank in ranks.values():
-            if rank.ended is None and rank.pid not in self._told:
+            if rank.ended is None and rank.pid not in self._told and rank.lives:
                 self._told.add(rank.pid)
-                with suppress(ProcessLookupError):
+                with suppress(OSError):
                     os.kill(rank.pid, number if hasattr(signal, "SIGHUP") else signal.SIGTERM)

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from hwal.aside import born
 from hwal.env import RUN_DIR, STATE_DIR
 from hwal.errors import OutputError
 from hwal.launch.lifeline import AGENT, end_with_parent
@@ -29,7 +30,7 @@ class Station:
         self.is_main = world.rank == 0
         self._prepare_log(first=not starts_again(environ))
         log = None if self.is_main else str(self.log)
-        self.outcome = Outcome(world.rank, os.getpid(), device, time.time(), log=log)
+        self.outcome = Outcome(world.rank, os.getpid(), device, time.time(), log=log, born=born(os.getpid()))
         try:
             self.outcome.write(self.folder)
         except OSError as error:

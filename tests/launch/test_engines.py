@@ -50,6 +50,20 @@ def test_a_failed_rank_that_does_not_get_to_its_end_is_ended(make: Callable[[str
     assert code == 1 and "failed first: ValueError: planted" in said, said
 
 
+def test_the_ranks_that_are_ended_with_it_are_not_blamed(make: Callable[[str], Run]) -> None:
+    """Rank 0 waits for a rank that failed, in a script that hwal does not watch, and both are ended in the same moment."""
+    script = """
+import os, threading, time
+if os.environ["RANK"] == "1":
+    threading.Thread(target=time.sleep, args=(1000,)).start()
+    raise ValueError("planted")
+time.sleep(1000)
+"""
+    code, said = make(script)("--device", "null:2")
+    assert code == 1 and "hwal: rank 1 of 2 on null:1 failed first: ValueError: planted" in said, said
+    assert "SIGKILL" not in said
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's out-of-memory killer")
 def test_a_killed_rank_is_named(make: Callable[[str], Run]) -> None:
     body = (

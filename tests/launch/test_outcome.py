@@ -12,6 +12,8 @@ from hwal.launch.outcome import (
     describe,
     first_failure,
     is_lost_peer,
+    leave_ended,
+    read_ended,
     read_failure,
     read_outcomes,
 )
@@ -66,6 +68,17 @@ def test_a_lost_peer_is_not_the_cause_even_when_it_is_earlier() -> None:
 def test_a_rank_that_the_agent_swept_away_may_have_left_the_cause() -> None:
     assert first([Exit(0, 1, 1, 5), Exit(1, 2, -15, 5)], [left(0, 4.0, "reset", True), left(1, 4.5, "ValueError")]) == 1
     assert first([Exit(0, 1, 1, 5)], [left(0, 4.0, "reset", True), left(1, 4.5, "ValueError")]) == 1
+
+
+def test_a_rank_that_hwal_ended_says_nothing(tmp_path: Path) -> None:
+    """Both in one second: the one that failed did not get to its end, and the other waited for it."""
+    exits = [Exit(0, 1, -9, 5), Exit(1, 2, -9, 5)]
+    outcomes = {0: Outcome(0, 1, "d", 1.0), 1: left(1, 2.0, "ValueError")}
+    for pid in (1, 2):
+        leave_ended(tmp_path, pid)
+    verdict = first_failure(exits, outcomes, read_ended(tmp_path))
+    assert verdict is not None and verdict.rank == 1
+    assert read_ended(tmp_path / "none") == frozenset()
 
 
 def test_a_rank_that_left_its_error_and_was_ended_later_failed_by_that_error(tmp_path: Path) -> None:

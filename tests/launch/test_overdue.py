@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from hwal.launch.outcome import Outcome
+from hwal.aside import born
+from hwal.launch.outcome import ENDED, Outcome, read_ended
 from hwal.launch.overdue import FAILED, GRACE, Beats, Failed, Overdue
+from hwal.launch.signals import Signals
 from hwal.watch.beat import Beat
 from hwal.watch.pulse import TRAINING
 
@@ -77,7 +81,7 @@ def sleepers() -> Iterator[list[subprocess.Popen[bytes]]]:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL")
-def test_ranks_that_wait_for_one_that_failed_are_ended(sleepers: list[subprocess.Popen[bytes]]) -> None:
+def test_ranks_that_wait_for_one_that_failed_are_ended(tmp_path: Path, sleepers: list[subprocess.Popen[bytes]]) -> None:
     """It too, if it does not get to its end; one that has ended well, and one that came later, are not."""
     failed, waits, restarted = sleepers
     ranks = {
@@ -85,10 +89,29 @@ def test_ranks_that_wait_for_one_that_failed_are_ended(sleepers: list[subprocess
         1: Outcome(1, waits.pid, "cpu:1", 1.0),
         2: Outcome(2, ME, "cpu:2", 1.0, ended=2.0, exit=0),
     }
-    watch = Failed()
+    watch = Failed(tmp_path)
     watch.look(ranks, 100.0)
     watch.look({**ranks, 3: Outcome(3, restarted.pid, "cpu:3", 0.0)}, 100.0 + FAILED / 2)
     assert [process.poll() for process in sleepers] == [None] * 3
     watch.look({**ranks, 3: Outcome(3, restarted.pid, "cpu:3", 0.0)}, 100.0 + FAILED)
     assert failed.wait(10) == waits.wait(10) == -9
     assert restarted.poll() is None
+    assert read_ended(tmp_path) == {failed.pid, waits.pid}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+def test_a_process_that_has_a_ranks_number_by_now_is_let_be(tmp_path: Path, sleepers: list[subprocess.Popen[bytes]]) -> None:
+    """One that began at another time; and a rank is told, or ended, once."""
+    stranger, known, failed = sleepers
+    ranks = {
+        0: Outcome(0, failed.pid, "cpu:0", 1.0, ended=2.0, exit=1, error="planted"),
+        1: Outcome(1, stranger.pid, "cpu:1", 1.0, born=(born(stranger.pid) or 0) - 1),
+        2: Outcome(2, known.pid, "cpu:2", 1.0, born=born(known.pid)),
+    }
+    Signals().pass_on({1: ranks[1]}, signal.SIGTERM)
+    watch = Failed(tmp_path)
+    for now in (100.0, 100.0 + FAILED, 100.2 + FAILED):
+        watch.look(ranks, now)
+    assert known.wait(10) == failed.wait(10) == -9
+    assert stranger.poll() is None
+    assert (tmp_path / ENDED).read_text().split() == [str(failed.pid), str(known.pid)]

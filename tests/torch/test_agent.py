@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,6 +16,7 @@ from hwal.host import RecordedHost, Recording
 from hwal.launch.outcome import Outcome
 from hwal_torch import agent
 
+SLEEPS = "import time; time.sleep(1000)"
 GROUP = "/sys/fs/cgroup/memory"
 COUNTED = {
     "/proc/self/cgroup": "4:memory:/\n",
@@ -21,6 +24,18 @@ COUNTED = {
     f"{GROUP}/memory.failcnt": "1\n",
     f"{GROUP}/memory.limit_in_bytes": f"{4 << 30}\n",
 }
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="process groups")
+def test_ranks_that_have_ended_are_not_ended_again() -> None:
+    """torch lists them still; to signal one that is gone was taken for ranks that could not be started."""
+    ended, runs = (subprocess.Popen([sys.executable, "-c", code], start_new_session=True) for code in ("", SLEEPS))
+    ended.wait()
+    one = agent.Agent.__new__(agent.Agent)
+    handlers = {rank: SimpleNamespace(proc=proc) for rank, proc in enumerate((ended, runs))}
+    one._pcontext = SimpleNamespace(subprocess_handlers=handlers)  # type: ignore[assignment]
+    one._end_ranks()
+    assert runs.wait(20) == -9
 
 
 @pytest.mark.parametrize(
