@@ -78,6 +78,10 @@ class Record:
     def to_json(self, indent: int | None = None) -> str:
         return json.dumps(self.to_dict(), indent=indent, ensure_ascii=False, allow_nan=False)
 
+    def to_ascii(self) -> bytes:
+        """As to_json, for files between processes: a path may hold what is no text, and a full disk may cut a letter."""
+        return json.dumps(self.to_dict(), allow_nan=False).encode("ascii")
+
     @classmethod
     def from_dict(cls, data: Any, where: str = "$") -> Self:
         """The value that `data` (as json.loads gives it) describes.
@@ -104,12 +108,12 @@ class Record:
         return cls(**values)
 
     @classmethod
-    def from_json(cls, text: str, where: str = "$") -> Self:
+    def from_json(cls, text: str | bytes, where: str = "$") -> Self:
         """As from_dict; `where` names the source (a file, a variable) in messages."""
         return cls.from_dict(parse_json(text, where), where)
 
 
-def parse_json(text: str, where: str) -> Any:
+def parse_json(text: str | bytes, where: str) -> Any:
     """json.loads with a RecordError that names the source, line and column."""
     try:
         return json.loads(text)

@@ -91,7 +91,7 @@ class Agent(LocalElasticAgent):
         if self._last is not None and self._last.state in (WorkerState.FAILED, WorkerState.UNHEALTHY):
             most = worker_group.spec.max_restarts
             why = self._why(self._last, worker_group.workers[0].world_size)
-            with suppress(OSError), (self._state_dir / RESTARTS).open("a", encoding="utf-8") as file:
+            with suppress(OSError), (self._state_dir / RESTARTS).open("a", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(f"{why}\n")
             self._start_again(why, worker_group, f"restart {most - self._remaining_restarts} of {most}")
         else:

@@ -99,7 +99,10 @@ class Watched:
         drop_beat(os.environ, self._rt.rank)
 
     def tell(self, line: str) -> None:
-        self._rt.say(line)
+        if self._rt.is_main:
+            self._rt.say(line)
+        else:  # into the log of its rank
+            tell(line)
 
     def end(self, doom: Doom) -> None:
         """Ends this process: the metrics are written, its word is left, its children are ended."""

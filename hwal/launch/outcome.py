@@ -72,7 +72,7 @@ class Outcome(Record):
         path = state_dir / f"rank-{self.rank}.json"
         aside = path.with_suffix(f".{os.getpid()}.tmp")
         try:
-            aside.write_text(self.to_json(), encoding="utf-8")
+            aside.write_bytes(self.to_ascii())
             aside.replace(path)
         except OSError:
             with suppress(OSError):
@@ -80,7 +80,7 @@ class Outcome(Record):
             if not path.exists():
                 raise
             with path.open("r+b") as file:
-                file.write(self.to_json().encode())
+                file.write(self.to_ascii())
                 file.truncate()
 
 
@@ -108,7 +108,7 @@ class Failure(Record):
 
     def write(self, state_dir: Path) -> None:
         aside = state_dir / (FAILURE + ".tmp")
-        aside.write_text(self.to_json(), encoding="utf-8")
+        aside.write_bytes(self.to_ascii())
         aside.replace(state_dir / FAILURE)
 
 
@@ -132,7 +132,7 @@ def read_outcomes(state_dir: Path) -> dict[int, Outcome]:
     found = {}
     for path in sorted(state_dir.glob("rank-*.json")):
         try:
-            outcome = Outcome.from_json(path.read_text(encoding="utf-8"), str(path))
+            outcome = Outcome.from_json(path.read_bytes(), str(path))
         except (OSError, RecordError):
             continue
         found[outcome.rank] = outcome
@@ -149,7 +149,7 @@ def clear(state_dir: Path) -> None:
 def read_failure(state_dir: Path) -> Failure | None:
     path = state_dir / FAILURE
     try:
-        return Failure.from_json(path.read_text(encoding="utf-8"), str(path))
+        return Failure.from_json(path.read_bytes(), str(path))
     except (OSError, RecordError):
         return None
 

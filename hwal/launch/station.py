@@ -76,7 +76,7 @@ class Station:
         """The last word. An error of rank 0 goes to its log as well: the launcher shows it, unless another failed first."""
         log = self.outcome.log
         if error is not None and self.is_main:
-            with suppress(OSError), self.log.open("a", encoding="utf-8") as file:
+            with suppress(OSError), self.log.open("a", encoding="utf-8", errors="backslashreplace") as file:
                 log = str(self.log)
                 file.write("\n".join(lines) + "\n")
         self.outcome = replace(

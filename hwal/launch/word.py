@@ -22,7 +22,7 @@ def leave_beat(environ: Mapping[str, str], beat: Beat) -> None:
     folder = environ.get(STATE_DIR)
     if folder:
         with suppress(OSError):
-            (Path(folder) / f"beat-{beat.rank}.json").write_text(beat.to_json(), encoding="utf-8")
+            (Path(folder) / f"beat-{beat.rank}.json").write_bytes(beat.to_ascii())
 
 
 def drop_beat(environ: Mapping[str, str], rank: int) -> None:
@@ -39,7 +39,7 @@ def read_beats(state_dir: Path) -> dict[int, tuple[Beat, int]]:
     for path in state_dir.glob("beat-*.json"):
         with suppress(OSError, RecordError):
             when = path.stat().st_mtime_ns
-            beat = Beat.from_json(path.read_text(encoding="utf-8"), str(path))
+            beat = Beat.from_json(path.read_bytes(), str(path))
             found[beat.pid] = beat, when
     return found
 
@@ -60,7 +60,7 @@ def _leave(environ: Mapping[str, str], rank: int, error: str | None, lines: Sequ
         return False
     with suppress(OSError, RecordError):
         path = Path(folder) / f"rank-{rank}.json"
-        before = Outcome.from_json(path.read_text(encoding="utf-8"), str(path))
+        before = Outcome.from_json(path.read_bytes(), str(path))
         if before.ended is not None:  # the script had its own
             return True
         after = replace(before, ended=time.time(), exit=code, error=error, lines=tuple(lines), **more)

@@ -9,6 +9,7 @@ import os
 import secrets
 import selectors
 import socket
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
@@ -27,6 +28,8 @@ class Line:
         self.rank: int | None = None
         self.closed = False
         self._pending = b""
+        self._unsent = b""  # the rest of a message that the system took in part
+        self._sending = threading.Lock()
         self.socket.setblocking(False)
         with suppress(OSError):
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -37,9 +40,14 @@ class Line:
         close_in_children(self.socket)
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """A message that the other end does not take, since it is stopped or gone, is dropped: a newer one follows."""
-        with suppress(OSError):
-            self.socket.send(json.dumps(message).encode() + b"\n")
+        """A message that the other end does not take, since it is stopped or gone, is dropped: a newer one follows. Of one that
+        it has taken in part the rest goes before the next."""
+        with self._sending, suppress(OSError):
+            if self._unsent:
+                self._unsent = self._unsent[self.socket.send(self._unsent) :]
+            if not self._unsent:
+                data = json.dumps(message).encode() + b"\n"
+                self._unsent = data[self.socket.send(data) :]
 
     def received(self) -> Iterator[dict[str, Any]]:
         """The messages that have come; marks the line closed at its end."""

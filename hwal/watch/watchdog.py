@@ -96,12 +96,8 @@ class Watchdog:
         """The last word: this rank's script is done, or failed. Nobody watches it from here on."""
         if self._stopped.is_set():
             return
-        self._stopped.set()
-        told = {"left": Leave(self._place.rank, self._steps(), _failed(error)).to_dict()}
-        if isinstance(self._link, Hub):
-            self._link.tell(told)
-        elif self._link is not None:
-            self._link.line.send(told)
+        self._send({"left": Leave(self._place.rank, self._steps(), _failed(error)).to_dict()})
+        self._stopped.set()  # not before: its thread then closes the socket
 
     def explain(self) -> LostRankError | None:
         """After an error that says that a connection closed: which rank is gone, if one is."""
@@ -119,24 +115,39 @@ class Watchdog:
         link = self._link
         try:
             while not self._stopped.is_set():
-                beat = self._look.take(time.monotonic(), self._owner.asked())
-                self._owner.show(beat)
-                silence = beat.silence if self._link is None else None  # else peers ask for its stack
-                if silence is not None:
-                    self._watched.show_later(silence)
-                passed = self._hear(beat)
-                if silence is not None and passed > silence:
-                    why = "it was stopped, or in a call that lets no other Python run"
-                    self._owner.tell(f"this process stood still for {passed:.0f} s: {why}. It goes on")
-                if not self._stopped.is_set():
-                    self._decide(beat)
+                self._look_once()
+        except Exception as error:  # whatever it is, the run goes on; a line that closes without a word is a rank that is lost
+            why = f"{type(error).__name__}: {error}"
+            self._send({"apart": why})
+            self._owner.tell(f"note: rank {self._place.rank} stands apart from the watch over hangs from here on: {why}")
         finally:
             self._watched.close()
             self._owner.rest()
             if link is not None:
                 link.close()
 
+    def _look_once(self) -> None:
+        beat = self._look.take(time.monotonic(), self._owner.asked())
+        self._owner.show(beat)
+        silence = beat.silence if self._link is None else None  # else peers ask for its stack
+        if silence is not None:
+            self._watched.show_later(silence)
+        passed = self._hear(beat)
+        if silence is not None and passed > silence:
+            why = "it was stopped, or in a call that lets no other Python run"
+            self._owner.tell(f"this process stood still for {passed:.0f} s: {why}. It goes on")
+        if not self._stopped.is_set():
+            self._decide(beat)
+
     # what the ranks tell each other
+
+    def _send(self, message: Mapping[str, Any]) -> None:
+        """To rank 0, and from there to all."""
+        link = self._link
+        if isinstance(link, Hub):
+            link.tell(message)
+        elif link is not None:
+            link.line.send(message)
 
     def _hear(self, beat: Beat) -> float:
         """Tells of itself and hears of the others, for the time of one look; returns how long that took."""
@@ -173,13 +184,26 @@ class Watchdog:
                 self._ends(Doom.from_dict(message["doom"]), float(message.get("grace", 0.0)))
             elif "left" in message:
                 self._take_leave(Leave.from_dict(message["left"]))
+            elif "apart" in message:
+                self._take_apart(rank, str(message["apart"]))
         if not message and (beat := roll.gone(rank)) is not None:
             how = stacks.how_it_ended(beat.pid) if beat.place == place() else "ended, or its machine is lost"
             self._ends(judge.gone(beat, self._steps(), how), GRACE)
         if not message or rank in roll.left:
-            roll.gone(rank)
-            if rank == 0 and isinstance(self._link, Spoke):
-                self._link = None  # from here on alone
+            self._lose(rank)
+
+    def _lose(self, rank: int) -> None:
+        """Nothing more will be heard of a rank."""
+        self._roll.gone(rank)
+        if rank == 0 and isinstance(self._link, Spoke):
+            self._link = None  # from here on alone
+
+    def _take_apart(self, rank: int, why: str) -> None:
+        """A rank's watchdog has ended, not the rank: it may be at anything."""
+        self._lose(rank)
+        if isinstance(self._link, Hub):
+            self._apart = True
+            self._owner.tell(f"note: rank {rank} stands apart from the watch over hangs from here on: {why}")
 
     def _take_leave(self, leave: Leave) -> None:
         self._roll.leaves(leave, time.monotonic())

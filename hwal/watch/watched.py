@@ -65,7 +65,9 @@ class Watched:
         """What gives no data: the data set's class, and what its loader's workers are doing."""
         from multiprocessing import active_children
 
-        name = type(getattr(loader, "dataset", loader)).__name__
+        name = type(loader).__name__
+        with suppress(Exception):  # it may be a property of the script's, which raises what it likes
+            name = type(loader.dataset).__name__
         told = []
         for child in active_children() if getattr(loader, "num_workers", 0) else ():
             if child.pid is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hwal.env import STATE_DIR
-from hwal.launch.outcome import Outcome, read_outcomes
+from hwal.launch.outcome import Failure, Outcome, read_failure, read_outcomes
 from hwal.launch.word import drop_beat, last_word, leave_beat, nothing_lost, read_beats
 from hwal.watch.beat import Beat
 from hwal.watch.pulse import TRAINING
@@ -31,11 +31,25 @@ def test_beats_follow_one_another_and_are_gone_when_the_watch_is_over(tmp_path: 
     assert read_beats(tmp_path) == {}
 
 
-def test_half_a_beat_is_none(tmp_path: Path) -> None:
-    leave_beat({STATE_DIR: str(tmp_path)}, BEAT)
-    path = tmp_path / "beat-1.json"
-    path.write_text(path.read_text()[:20])
-    assert read_beats(tmp_path) == {}
+@pytest.mark.parametrize("kept", range(0, 200, 7))
+def test_half_a_word_is_none(tmp_path: Path, kept: int) -> None:
+    """Wherever a full disk cuts it, within a letter too."""
+    line = "zürich_\udce4.py:9, in 数える" * 9  # a path may hold bytes that are no text
+    leave_beat({STATE_DIR: str(tmp_path)}, replace(BEAT, line=line))
+    ((beat, _),) = read_beats(tmp_path).values()
+    assert beat.line == line
+    Outcome(0, 100, "cpu:0", 1.0, error=line).write(tmp_path)
+    assert read_outcomes(tmp_path)[0].error == line
+    Failure(agent=line).write(tmp_path)
+    for path in tmp_path.iterdir():
+        path.write_bytes(path.read_bytes()[:kept])
+    assert (read_beats(tmp_path), read_outcomes(tmp_path), read_failure(tmp_path)) == ({}, {}, None)
+
+
+def test_bytes_that_are_no_text_are_no_word(tmp_path: Path) -> None:
+    for name in ("beat-0.json", "rank-0.json", "failure.json"):
+        (tmp_path / name).write_bytes('{"line": "ü'.encode()[:-1])
+    assert (read_beats(tmp_path), read_outcomes(tmp_path), read_failure(tmp_path)) == ({}, {}, None)
 
 
 def test_without_a_launcher_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hwal.watch.link import Hub, Spoke
+from hwal.watch.link import Hub, Line, Spoke
 
 HOST = "127.0.0.1"
 
@@ -46,6 +46,23 @@ def test_rank_0_is_missed_too() -> None:
     hub.close()
     assert heard(spoke.wait, 1) == [{}]
     spoke.close()
+
+
+def test_a_message_that_the_system_takes_in_part_is_ended_before_the_next_begins() -> None:
+    ours, theirs = socket.socketpair()
+    line, other = Line(ours), Line(theirs)
+    line.send({"long": "x" * 4_000_000})  # more than the system holds
+    found: list[Any] = []
+    deadline = time.monotonic() + 20
+    while {"next": 1} not in found:
+        assert time.monotonic() < deadline
+        found += other.received()
+        other._pending, kept = b"", other._pending  # a message of that length is none; what comes after it is
+        assert len(kept) < 4_000_000
+        line.send({"next": 1})
+    assert all(message == {"next": 1} for message in found)
+    line.close()
+    other.close()
 
 
 def test_strangers_are_not_heard() -> None:

@@ -8,13 +8,14 @@ import threading
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from hwal.aside import place
 from hwal.watch.beat import Beat, Doom
 from hwal.watch.judge import Seen, stalled
-from hwal.watch.link import Hub, Spoke
+from hwal.watch.link import Hub, Line, Spoke
 from hwal.watch.pulse import PREPARING, SAVING, TRAINING, Pulse
 from hwal.watch.spot import Signs
 from hwal.watch.watchdog import Place, Watchdog
@@ -45,12 +46,15 @@ class Rank:
         self.signal: str | None = None
         self.shown = 0
         self.told: list[str] = []
+        self.breaks = False
 
     def asked(self) -> str | None:
         return self.signal
 
     def show(self, beat: Beat) -> None:
         self.shown += 1
+        if self.breaks:
+            raise MemoryError("planted")
 
     def rest(self) -> None:
         return
@@ -174,6 +178,45 @@ def test_a_rank_that_is_not_heard_of_may_be_at_anything(monkeypatch: pytest.Monk
     assert ranks[0].told[0].startswith(f"note: rank 1 cannot be watched: nothing comes to port {hub.port} of rank 0's machine")
     for rank in ranks:
         rank.leave()
+
+
+@pytest.mark.parametrize("broken", [0, 1])
+def test_a_rank_whose_watchdog_breaks_is_not_lost(broken: int) -> None:
+    """It stands apart, and says so."""
+    hub = Hub("127.0.0.1")
+    ranks = [Rank(number, 2, hub) for number in range(2)]
+    for rank in ranks:
+        rank.run(waits)
+    other = ranks[1 - broken]
+    while not other.shown or broken not in other.dog._roll.beats:
+        assert not other.doomed.wait(0.02)
+    ranks[broken].breaks = True
+    assert not any(rank.doomed.wait(2 * LIMIT) for rank in ranks)
+    said = f"note: rank {broken} stands apart from the watch over hangs from here on: MemoryError: planted"
+    assert [rank.told for rank in ranks] == ([[said], []] if broken == 0 else [[said], [said]])
+    for rank in ranks:
+        rank.leave()
+
+
+def test_the_last_word_is_said_before_the_line_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread closes it as soon as it is told to stop."""
+    hub = Hub("127.0.0.1")
+    ranks = [Rank(number, 2, hub) for number in range(2)]
+    for rank in ranks:
+        rank.run(trains)
+    stopped: list[bool] = []
+    send = Line.send
+
+    def look(line: Line, message: Any) -> None:
+        if "left" in message:
+            stopped.append(ranks[1].dog._stopped.is_set())
+        send(line, message)
+
+    monkeypatch.setattr(Line, "send", look)
+    ranks[1].leave()
+    assert stopped[0] is False
+    assert not ranks[0].doomed.wait(LIMIT)
+    ranks[0].leave()
 
 
 def test_all_ranks_that_wait_for_each_other_are_stuck() -> None:

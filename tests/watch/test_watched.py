@@ -50,6 +50,20 @@ def computes(done: threading.Event) -> None:
         sum(range(1000))
 
 
+class Unnamed:
+    num_workers = 0
+
+    @property
+    def dataset(self) -> object:
+        raise RuntimeError("planted")
+
+
+def test_a_loader_of_the_scripts_own_is_named_whatever_it_raises() -> None:
+    with watched(waits) as (thread, _, _):
+        assert thread.source(Unnamed()) == "Unnamed gave nothing"
+        assert thread.source([1]) == "list gave nothing"
+
+
 @pytest.mark.skipif(not hasattr(time, "pthread_getcpuclockid"), reason="the system does not tell")
 def test_the_processor_time_of_a_thread_grows_while_it_computes() -> None:
     with watched(computes) as (thread, _, _):
