@@ -37,7 +37,8 @@ class Tried(Record):
         key: which model, device and settings; what is known of one means nothing for another.
         share: rows of a global batch on one rank; where only the data set knows, those of the first forward that failed.
         fits: the most rows a forward has taken. fails: the least that did not fit. None: not known yet.
-        trying: rows of the forwards at work now, None outside of training: what a killed process cannot say any more.
+        trying: rows of the forwards at work now: what a killed process cannot say any more. None in the run's file outside of
+            training feeds, and while a checkpoint is saved or the run evaluates.
         settled: no larger size is tried, `fits` is the choice.
     """
 

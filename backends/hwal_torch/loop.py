@@ -77,8 +77,19 @@ class Loop:
                 rt.gradients.waiting = False
                 for optimizer in rt.optimizers:
                     optimizer.zero_grad(set_to_none=True)
+        self.rest()  # not where the script left the feed: it may have failed, and its peers have been killed
         at.end_feed()
         rt.ending.turn()
+
+    def rest(self) -> None:
+        """No forward of training is at work from here on."""
+        if self._rt.search is not None:
+            self._rt.search.at_work(False)
+
+    def resume(self) -> None:
+        """Training goes on, where it was at work before."""
+        if self._rt.search is not None and self.unit is not None:
+            self._rt.search.at_work(True)
 
     def evaluate(self, data: Any, put: Put) -> Iterator[Any]:
         """The batches of an evaluation feed, which may lie within a training one."""
@@ -86,6 +97,7 @@ class Loop:
         unit, training, pulse = self.unit, rt.strategy.training, rt.pulse
         phase, source = pulse.phase, pulse.source
         self.unit, rt.strategy.training = None, False
+        self.rest()
         vote = rt.ending.vote()
         pulse.source, pulse.phase = data, DATA
         try:
@@ -103,6 +115,7 @@ class Loop:
                 vote.leave()
             pulse.source, pulse.phase = source, phase
             self.unit, rt.strategy.training = unit, training
+            self.resume()
             rt.strategy.rest()
 
     def _micro_batches(self, data: Any, reading: Reading, put: Put) -> Iterator[Any]:

@@ -63,9 +63,10 @@ def explain(rt: SharedTorchRuntime, error: BaseException | None) -> ShortageErro
             hint="a larger /dev/shm (docker run --shm-size=8g, or --ipc=host), fewer workers (num_workers), smaller batches",
         )
     unit = left.unit if left is not None else None
-    following = rt.search.failed(unit.rows) if rt.search is not None and unit is not None else None
+    worker = LOADER_KILLED.search(text) is not None  # which smaller forwards would not help
+    following = rt.search.failed(unit.rows) if rt.search is not None and unit is not None and not worker else None
     what = "out of memory"
-    if LOADER_KILLED.search(text):
+    if worker:
         what += ": a worker of the loader was killed by the kernel"
     elif NO_THREAD in text:
         what += ": a thread could not be started"

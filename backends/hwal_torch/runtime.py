@@ -148,6 +148,8 @@ class SharedTorchRuntime(TorchRuntime):
         self.cut = Cut(self.dp_rank, self.dp_size, micro_batch, settings.virtual_ranks, self.strategy.equal)
 
     def end(self, error: BaseException | None = None) -> None:
+        if error is None:
+            self.loop.rest()
         with self.stop_request.stays():
             try:
                 with self.pulse.during(SAVING):
@@ -302,8 +304,10 @@ class SharedTorchRuntime(TorchRuntime):
         return float(told[0] / told[1])
 
     def save(self, path: str | Path | None = None, wait: bool = False) -> Path:
+        self.loop.rest()
         with self.pulse.during(SAVING):
             folder = saving.save(self, None if path is None else Path(path), wait)
+        self.loop.resume()
         self.ending.has_saved(folder)
         return folder
 

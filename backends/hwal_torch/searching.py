@@ -36,6 +36,7 @@ class Search:
         self.tried: Tried | None = None
         self._grown = False
         self._from_cache = False
+        self._works = False
         self._done = 0  # global batches with this size
         self._proved = False
 
@@ -49,6 +50,13 @@ class Search:
         self.tried = rt.channel.ask(lambda: before if before and before.key == key else self._known(key, share))
         if before != self.tried or self.tried.next() != self.tried.trying:
             self._take()
+        self.at_work(True)
+
+    def at_work(self, works: bool) -> None:
+        """Whether a forward of training may be at work: what the kernel kills while none is says nothing of its size."""
+        if self.tried is not None and works != self._works:
+            self._works = works
+            self._keep()
 
     def step(self) -> bool:
         """A global batch is done; whether the next one is to be cut into larger forwards."""
@@ -89,12 +97,12 @@ class Search:
         assert self.tried is not None
         rows = self.tried.next()
         self.tried = replace(self.tried, trying=rows)
-        self._done, self._proved = 0, False
+        self._done, self._proved, self._works = 0, False, True
         self._rt.cut = replace(self._rt.cut, micro_batch=max(rows, 1) if rows is not None else None)
         self._keep()
 
     def _keep(self) -> None:
-        """Rank 0 leaves in the run's folder what is known. What another rank said meanwhile stays."""
+        """Rank 0 leaves in the run's folder what is known and tried now. What another rank said meanwhile stays."""
         tried, run_dir = self.tried, self._rt.run_dir
         if not self._rt.is_main or tried is None:
             return
@@ -102,6 +110,8 @@ class Search:
         before = known.get(tried.key)
         if before is not None and before.fails is not None and tried.trying is not None and before.fails <= tried.trying:
             tried = before
+        if not self._works:
+            tried = replace(tried, trying=None)
         try:
             write_tries(run_dir, {**known, tried.key: tried})
         except OSError as error:
