@@ -52,6 +52,11 @@ class Search:
             self._take()
         self.at_work(True)
 
+    @property
+    def proved(self) -> bool:
+        """Whether nothing is left to find out about this size."""
+        return self._proved
+
     def at_work(self, works: bool) -> None:
         """Whether a forward of training may be at work: what the kernel kills while none is says nothing of its size."""
         if self.tried is not None and works != self._works:

@@ -199,7 +199,9 @@ class TpuTorchRuntime(SharedTorchRuntime):
         if not done:
             return False
         self.gradients.stop = self.ending.any(self.gradients.stop)
-        if self.lates.turn():
+        if self.search is not None and not self.search.proved:
+            self._check(settle=True)  # what did not fit is told when a number of it is read
+        elif self.lates.turn():
             self._check()
         return True
 

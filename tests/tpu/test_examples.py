@@ -16,7 +16,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 QUICK = {"train_torch.py": ("--epochs", "2"), "train_lm.py": ("--steps", "20", "--eval-every", "10")}
 PLACES = ("cpu", "tpu:cpu", "tpu:cpu:4")
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.mark.parametrize("name", sorted(QUICK))

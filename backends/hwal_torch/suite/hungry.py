@@ -1,4 +1,4 @@
-"""A script whose forwards take memory by the row, under a limit: of its address space where it trains in the host's memory,
+"""A script whose forwards take memory by the row, under a limit: of its address space where its device has the host's memory,
 else the device's own. A tenth of the limit a row: nine rows fit at most.
 
     hwal train hungry.py ROW BATCH [LATER [EVALUATED]]
@@ -9,7 +9,9 @@ BATCH: rows of the global batch.
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,6 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import hwal
 
 LIMIT = 24 << 30  # bytes of address space; nothing is written to what the forwards take of it
+MORE = 2 << 30  # bytes beyond what the process has, where it is
 
 
 class Hungry(nn.Module):
@@ -34,6 +37,13 @@ class Hungry(nn.Module):
         return self.line(x)
 
 
+def allow(address_space: int) -> None:
+    """At most so many bytes."""
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_AS, (address_space, address_space))
+
+
 def main() -> None:
     row, batch, *later = map(float, sys.argv[1:])
     size = int(batch)
@@ -45,10 +55,12 @@ def main() -> None:
         net, optimizer = rt.prepare(model, optimizer)
         limit = rt.memory().total
         if rt.device.type == "cpu":
-            import resource
-
-            resource.setrlimit(resource.RLIMIT_AS, (LIMIT, LIMIT))
             limit = LIMIT
+            allow(limit)
+        elif rt.job.hardware.sources.get("memory_bytes") in ("procfs", "cgroup"):  # the host's
+            limit = MORE
+            pages = int(Path("/proc/self/statm").read_text().split()[0])
+            allow(limit + pages * os.sysconf("SC_PAGE_SIZE"))
         for _ in rt.epochs(1):
             for (x,) in rt.feed(DataLoader(TensorDataset(rows), batch_size=size, shuffle=True)):
                 tenths = later[0] if later and rt.steps_done >= 2 else row
