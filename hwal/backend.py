@@ -50,6 +50,10 @@ class Backend(ABC):
             chosen.append(found[0])
         return tuple(chosen)
 
+    def runtime(self, plan: Plan) -> str | None:
+        """Where the Runtime that trains by `plan` is, as in `runtimes`; None where its framework has none."""
+        return self.runtimes.get(plan.framework.value)
+
     def environment(self, plan: Plan) -> dict[str, str]:
         """Variables that every rank must have before its framework is imported."""
         return {}

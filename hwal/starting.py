@@ -66,7 +66,7 @@ def _begin(framework: str | None, environ: MutableMapping[str, str]) -> Runtime:
     check_plan(laid.plan, world, framework)
     plan = at_world(laid.plan, settings, world.nodes, laid.backend.caps)
     environ.update(laid.backend.rank_environment(plan, world, Host()))
-    cls = runtime_class(laid.backend, plan.framework)
+    cls = runtime_class(laid.backend, plan)
     script = sys.argv[0] if sys.argv else ""
     run_dir = choose_run_dir(settings, _stem(script), world, environ)
     while not make_run_dir(run_dir, is_new(settings, world, environ)):
@@ -138,9 +138,9 @@ def check_plan(plan: Plan, world: World, framework: str | None) -> None:
         )
 
 
-def runtime_class(backend: Backend, framework: Decision) -> type[Runtime]:
-    """Imports the backend's Runtime for a framework. Raises VersionError when there is none or its package is missing."""
-    target = backend.runtimes.get(framework.value)
+def runtime_class(backend: Backend, plan: Plan) -> type[Runtime]:
+    """Imports the backend's Runtime for a plan. Raises VersionError when there is none or its package is missing."""
+    target, framework = backend.runtime(plan), plan.framework
     if target is None:
         there = " and ".join(backend.runtimes) or "none"
         raise VersionError(

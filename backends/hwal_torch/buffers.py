@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 
 import torch
-import torch.distributed as dist
 from torch import nn
+
+from hwal_torch.collectives import Collectives
 
 
 class Buffers:
@@ -32,7 +33,7 @@ class Buffers:
         for (module, name), value in zip(self._places, values, strict=True):
             getattr(module, name).copy_(value)
 
-    def share(self) -> None:
+    def share(self, collectives: Collectives) -> None:
         """Overwrites them with those of rank 0; every rank calls it."""
         if not self._places:
             return
@@ -42,6 +43,6 @@ class Buffers:
             by_dtype[buffer.dtype].append(buffer)
         for buffers in by_dtype.values():
             flat = torch.cat([buffer.reshape(-1) for buffer in buffers])
-            dist.broadcast(flat, 0)
+            collectives.share(flat)
             for buffer, part in zip(buffers, flat.split([buffer.numel() for buffer in buffers]), strict=True):
                 buffer.copy_(part.view_as(buffer))

@@ -34,6 +34,13 @@ class Channel:
             dist.broadcast_object_list(box, src=0, group=self.group)
         return box[0]
 
+    def gather(self, value: T) -> list[T]:
+        """All ranks' values in their order, on every rank."""
+        box: list[Any] = [value] * self.size
+        if self.group is not None:
+            dist.all_gather_object(box, value, group=self.group)
+        return box
+
     def all(self, word: bool) -> bool:
         """Whether all ranks say so; every rank calls it."""
         if self.group is None:

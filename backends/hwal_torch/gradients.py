@@ -10,10 +10,10 @@ import functools
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from hwal.errors import ScriptError
+from hwal_torch.collectives import Collectives
 from hwal_torch.strategy import Strategy
 from hwal_torch.units import Unit
 
@@ -30,7 +30,12 @@ class Gradients:
     """
 
     def __init__(
-        self, device: torch.device, world: int, scaler: torch.amp.GradScaler | None, ordered_parts: int | None = None
+        self,
+        device: torch.device,
+        world: int,
+        scaler: torch.amp.GradScaler | None,
+        ordered_parts: int | None = None,
+        collectives: Collectives | None = None,
     ) -> None:
         """`ordered_parts`: the parts of a global batch whose sums are added in their order, at every world the same."""
         self._device = device
@@ -39,6 +44,7 @@ class Gradients:
         self._world = world
         self._scaler = scaler
         self._parts = ordered_parts
+        self._collectives = collectives or Collectives()
         self._guess: float | None = (
             None  # fp16 divides by the largest global count so far, so that sums of many rows do not overflow
         )
@@ -108,7 +114,7 @@ class Gradients:
         weight = unit.weight if self._parts is None or unit.low == 0 else 0.0
         pair = torch.tensor([float(count), float(unit.rows)], dtype=self._dtype, device=self._device) * weight
         if self._world > 1:
-            dist.all_reduce(pair)
+            pair, _ = self._collectives.add_up(pair, ())
         counted, rows = pair.tolist()
         return max(counted * unit.total / rows, 1.0)
 
@@ -131,11 +137,8 @@ class Gradients:
         assert sums is not None
         flags = strategy.flags()
         if self._world > 1:
-            told = torch.tensor([float(stop), *flags], dtype=self._dtype, device=self._device)
-            told = torch.cat([sums.flatten(), told])
-            dist.all_reduce(told)  # each part's row is other than 0 on one rank only, so that nothing is rounded
-            sums = told[: sums.numel()].view_as(sums)
-            stopped, *flags = told[sums.numel() :].tolist()
+            # Each part's row is other than 0 on one rank only, so that nothing is rounded.
+            sums, (stopped, *flags) = self._collectives.add_up(sums, [float(stop), *flags])
             self.stop = stopped > 0
         strategy.reduced(flags)
         total, count = functools.reduce(torch.add, sums)

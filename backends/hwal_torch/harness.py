@@ -84,7 +84,7 @@ def run_world(
     """
     settings = settings or Settings()
     backend, plan = plan_for(device, size // nodes, settings, nodes)
-    CONTEXT.set_forkserver_preload([*PRELOAD, module_of(backend)])  # the first world decides: the server starts once
+    CONTEXT.set_forkserver_preload([*PRELOAD, module_of(backend, plan)])  # the first world decides: the server starts once
     port = free_port()
     answers: Any = CONTEXT.Queue()
     run_dir.mkdir(parents=True, exist_ok=True)
@@ -158,7 +158,7 @@ def _rank(
     place = World(rank, size, rank % local, local, "suite", "127.0.0.1", port)
     job = Job(place, plan, settings, backend.caps, run_dir, "suite")
     try:
-        rt = (runtime or runtime_class(backend))(job)
+        rt = (runtime or runtime_class(backend, plan))(job)
         rt.start()
         with rt:
             result = task(rt, *args)
@@ -171,16 +171,17 @@ def _rank(
         answer(error=traceback.format_exc())
 
 
-def runtime_class(backend: Backend) -> Any:
-    """The backend's torch runtime class."""
+def runtime_class(backend: Backend, plan: Plan) -> Any:
+    """The backend's torch runtime class for a plan."""
     from importlib import import_module
 
-    return getattr(import_module(module_of(backend)), backend.runtimes["torch"].partition(":")[2])
+    module, _, name = (backend.runtime(plan) or "").partition(":")
+    return getattr(import_module(module), name)
 
 
-def module_of(backend: Backend) -> str:
-    """The module of the backend's torch runtime."""
-    return backend.runtimes["torch"].partition(":")[0]
+def module_of(backend: Backend, plan: Plan) -> str:
+    """The module of the backend's torch runtime for a plan."""
+    return (backend.runtime(plan) or "").partition(":")[0]
 
 
 def free_port() -> int:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from hwal.errors import ScriptError
 from hwal_torch.shards import whole
@@ -44,7 +43,7 @@ class NotFinite:
         raise ScriptError(
             told,
             where=f"epoch {rt.epoch}, learning rate {float(optimizer.param_groups[0]['lr']):g}",
-            why=f"{_first_bad(rt.parameters())}; no update was made",
+            why=f"{_first_bad(rt)}; no update was made",
             hint="a lower learning rate, clip=1.0 or --precision fp32; --on-nan skip leaves such batches out",
         )
 
@@ -53,7 +52,7 @@ class NotFinite:
         self._in_a_row = self._in_a_row + 1 if self.steps[-1:] == [rt.steps_done - 1] else 1
         self.steps.append(rt.steps_done)
         count = len(self.steps)
-        if (name := _first(rt.parameters(), lambda p: p)) is not None:
+        if (name := _first(rt, lambda p: p)) is not None:
             raise ScriptError(
                 f"{told}, and so will be all that follow",
                 where=f"epoch {rt.epoch}, after {count} update(s) left out",
@@ -68,7 +67,7 @@ class NotFinite:
                 hint=f"look at what the batches from step {self.steps[-MOST]} on hold",
             )
         if count <= SHOWN:
-            rt.say(f"{told}: no update (--on-nan skip); {_first_bad(rt.parameters())}")
+            rt.say(f"{told}: no update (--on-nan skip); {_first_bad(rt)}")
         elif count & (count - 1) == 0:
             rt.say(f"{told}: no update, as in {count - 1} steps before (--on-nan skip)")
         for model in rt.models:
@@ -85,7 +84,7 @@ class NotFinite:
         raise ScriptError(
             f"the loss of step {step} is {loss}",
             where=f"read after step {rt.steps_done}: updates were made meanwhile, and are not saved",
-            why=_first_bad(rt.parameters()),
+            why=_first_bad(rt),
             hint="a lower learning rate, clip=1.0 or --precision fp32; --on-nan skip leaves such batches out, and waits for "
             "each loss to know",
         )
@@ -95,7 +94,7 @@ class NotFinite:
         rt = self._rt
         if rt.dp_size == 1:
             return ""
-        bad = torch.zeros(rt.world_size, device=rt.device)
+        bad = torch.zeros(rt.world_size, device=rt.collective_device)
         bad[rt.rank] = float(not rt.gradients.own_part_is_finite)
         dist.all_reduce(bad)
         ranks = bad.nonzero().flatten().tolist()
@@ -116,17 +115,18 @@ def _some(numbers: list[int]) -> str:
     return ", ".join(map(str, numbers[:SHOWN])) + (f" and {len(numbers) - SHOWN} more" if len(numbers) > SHOWN else "")
 
 
-def _first_bad(parameters: Mapping[str, nn.Parameter]) -> str:
+def _first_bad(rt: SharedTorchRuntime) -> str:
     for what, pick in (("", lambda p: p), ("the gradient of ", lambda p: p.grad)):
-        if (name := _first(parameters, pick)) is not None:
+        if (name := _first(rt, pick)) is not None:
             return f"{what}{name} is the first that is not finite"
     return "all parameters and gradients are finite"
 
 
-def _first(parameters: Mapping[str, nn.Parameter], pick: Callable[[Any], torch.Tensor | None]) -> str | None:
+def _first(rt: SharedTorchRuntime, pick: Callable[[Any], torch.Tensor | None]) -> str | None:
     """The first of which what is picked is not finite. Every rank calls it, since each holds a part of sharded parameters."""
-    for name, parameter in parameters.items():
+    for name, parameter in rt.parameters().items():
         value = pick(parameter)
-        if value is not None and not bool(torch.isfinite(whole(value)).all()):
+        bad = value is not None and not bool(torch.isfinite(whole(value)).all())
+        if rt.ending.any(bad) if rt.strategy.sharded else bad:
             return name
     return None

@@ -25,6 +25,7 @@ from hwal_torch import loading, oom, optim, preparing, saving, world
 from hwal_torch.blocks import Blocks
 from hwal_torch.buffers import Buffers
 from hwal_torch.channel import Channel
+from hwal_torch.collectives import Collectives
 from hwal_torch.compiling import compile_blocks, no_room
 from hwal_torch.decide import before_models, for_models, make_strategy
 from hwal_torch.gradients import Gradients
@@ -55,6 +56,7 @@ class SharedTorchRuntime(TorchRuntime):
         batches: how many of them that feed had; None before, and where nobody knows.
         dp_rank, dp_size: this process among those that global batches are cut over; where several run one program (SPMD), each
             gives it the whole batch: rank 0 of 1.
+        collectives: how what lies on the ranks' devices comes together in a step.
         on_host: whether the device is the host itself, where nothing is copied and reading a number waits for nothing.
         decided: what of the plan prepare decided. search: of the micro-batch, under auto.
         fused_optimizers: whether Adam and AdamW are faster here in their fused kernel.
@@ -75,6 +77,7 @@ class SharedTorchRuntime(TorchRuntime):
         self.buffers = Buffers()
         self.host_random = HostRandom()
         self.channel = Channel(self.rank, self.world_size)
+        self.collectives = Collectives()
         self.empties = Empties()
         self.held: list[frozenset[str]] = []
         self.global_batch: int | None = None
@@ -120,7 +123,7 @@ class SharedTorchRuntime(TorchRuntime):
         self.precision = Precision(plan.precision.value, self.device.type)
         self.take_strategy(before_models(self.job))
         parts = settings.virtual_ranks if settings.deterministic else None
-        self.gradients = Gradients(self.device, self.dp_size, self.precision.scaler, parts)
+        self.gradients = Gradients(self.device, self.dp_size, self.precision.scaler, parts, self.collectives)
         self.backward = self.gradients.backward  # type: ignore[method-assign]  # what a step calls, without a detour
         self.autocast = self.precision.autocast  # type: ignore[method-assign]
         super().start()
@@ -212,7 +215,7 @@ class SharedTorchRuntime(TorchRuntime):
 
     def decide_strategy(self) -> tuple[Decision, str | None]:
         """The run's strategy, now that its models are known, and a warning. Every rank calls it."""
-        return for_models(self.job, self.models, self.optimizers, self.device)
+        return for_models(self.job, self.models, self.optimizers, self.collective_device)
 
     def make_strategy(self, decision: Decision) -> Strategy:
         """What carries a decision out."""
@@ -281,7 +284,7 @@ class SharedTorchRuntime(TorchRuntime):
         if self.dp_size > 1:
             self.strategy.check(optimizer)
             if first:
-                self.buffers.share()
+                self.buffers.share(self.collectives)
         if type(loss) is not float or math.isfinite(loss):
             gradients.apply(optimizer, clip, self.strategy)
         else:

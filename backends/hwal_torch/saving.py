@@ -99,7 +99,7 @@ def save(rt: SharedTorchRuntime, path: Path | None, wait: bool, limit: int = LIM
         room = rt.channel.all(room)
     taken = Taken(
         target=target,
-        layouts={name: Layout(name, tensors, limit) for name, tensors in sets.items()} if rt.is_main else {},
+        layouts={name: Layout(name, tensors, limit) for name, tensors in (fetched or sets).items()} if rt.is_main else {},
         pieces={name: piece_of(tensor, name, copied=room and not wait and fetched is None) for name, tensor in mine.items()},
         shared=rt.strategy.sharded and rt.world_size > 1,
         document=document,

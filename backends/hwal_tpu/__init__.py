@@ -27,7 +27,7 @@ class TpuBackend(Backend):
         deterministic=False,
         emulated=EMULATED,
     )
-    runtimes: ClassVar[Mapping[str, str]] = {"torch": "hwal_tpu.torch_runtime:TpuTorchRuntime"}
+    runtimes: ClassVar[Mapping[str, str]] = {"torch": "hwal_tpu.torch_runtime:SpmdTorchRuntime"}
 
     def probe(self, host: Host, asked: Target | None = None) -> Probe:
         from hwal_tpu.present import ABSENT, is_hinted  # workers import this package too, and never probe
@@ -50,6 +50,12 @@ class TpuBackend(Backend):
             chosen = super().select(asked, probe)
             check_block(chosen, probe, f"--device {asked}")
         return chosen
+
+    def runtime(self, plan: Plan) -> str | None:
+        """One process for all chips of a host, or one for each."""
+        if plan.framework.value == "torch" and plan.local_size > 1:
+            return "hwal_tpu.multi_process:MultiProcessTorchRuntime"
+        return super().runtime(plan)
 
     def environment(self, plan: Plan) -> dict[str, str]:
         from hwal_tpu.launch import environment

@@ -14,10 +14,11 @@ from torch import nn
 
 from hwal_torch.blocks import Blocks, counted
 from hwal_torch.strategy import Single
+from hwal_tpu.placing import Placed, place
 from hwal_tpu.xla import Mesh, barrier_backward
 
 
-class Spmd(Single):
+class Spmd(Single, Placed):
     """A whole copy on each device."""
 
     def __init__(self, name: str, mesh: Mesh) -> None:
@@ -25,27 +26,7 @@ class Spmd(Single):
         self.mesh = mesh
 
     def place(self, model: nn.Module, optimizers: list[torch.optim.Optimizer], blocks: Blocks) -> str | None:
-        """Sends a model, and the state its optimizers have of it, from the host to the devices; what to say of it, or None.
-
-        The script's parameters stay the objects they are: tied ones stay tied, and optimizers keep their hold of them.
-        """
-        cut = self.cuts
-        parameters = dict.fromkeys(model.parameters())
-        for parameter in parameters:
-            (data,) = self.mesh.send([parameter.detach()], cut)
-            torch.utils.swap_tensors(parameter, _like(parameter, data))
-        sent: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # buffers too may be tied; the old ones keep their ids
-        for module in model.modules():
-            for name, buffer in module._buffers.items():
-                if buffer is not None:
-                    if id(buffer) not in sent:
-                        sent[id(buffer)] = buffer, self.mesh.send([buffer], False)[0]
-                    module._buffers[name] = sent[id(buffer)][1]
-        for optimizer in optimizers:  # what was read from a checkpoint; a new run has no state yet
-            for owner, state in optimizer.state.items():
-                for name, value in state.items() if owner in parameters else ():
-                    if isinstance(value, torch.Tensor) and name != "step":  # which torch's optimizers count on the host
-                        state[name] = self.mesh.send([value], cut and value.shape == owner.shape)[0]
+        place(model, optimizers, lambda tensor, shaped: self.mesh.send([tensor], self.cuts and shaped)[0])
         return None
 
     @property
@@ -73,10 +54,3 @@ class FullyShard(Spmd):
         first = output[0] if isinstance(output, tuple | list) and output else output
         if isinstance(first, torch.Tensor) and first.device.type == "xla":
             self.mesh.cut(first)
-
-
-def _like(parameter: nn.Parameter, data: torch.Tensor) -> nn.Parameter:
-    """A parameter of the same kind with other data."""
-    new = nn.Parameter(data, parameter.requires_grad)
-    vars(new).update(vars(parameter))
-    return new

@@ -1,4 +1,5 @@
-"""torch on TPUs by PyTorch/XLA: one process a host drives all its chips with one program (SPMD).
+"""torch on TPUs by PyTorch/XLA: one process a host drives all its chips with one program (SPMD), or, where -n asks for it,
+each chip has a process (hwal_tpu.multi_process).
 
 The script sees one device. What it does there is recorded, and runs when a step is done or a number is read; each new graph
 is compiled first. So numbers stay on the device, and shapes few. `--device tpu:cpu:4` runs the same on XLA's CPU platform.
@@ -11,8 +12,9 @@ from __future__ import annotations
 
 import os
 import sys
+from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from functools import partial
 from math import isfinite
@@ -23,7 +25,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from hwal.errors import DeviceError, PlanError, WorldError
+from hwal.errors import DeviceError, WorldError
 from hwal.plan.strategy import is_sharded
 from hwal.runtime import Job, Memory
 from hwal.values import AUTO, Decision
@@ -36,6 +38,7 @@ from hwal_torch.strategy import Strategy
 from hwal_torch.units import Unit
 from hwal_tpu import cache, xla
 from hwal_tpu.graphs import EVALUATION, Graphs
+from hwal_tpu.placing import Placed
 from hwal_tpu.spmd import FullyShard, Spmd
 from hwal_tpu.virtual import is_virtual
 
@@ -45,8 +48,10 @@ READ_EVERY = 50  # steps: losses are read together, and when their step is long 
 
 
 class TpuTorchRuntime(SharedTorchRuntime):
-    """Attributes:
-    graphs: what XLA compiled. lates: losses and counts that are still on the device.
+    """What SPMD and a process a chip share: a device that works ahead of the host, whose numbers are read late.
+
+    Attributes:
+        graphs: what XLA compiled. lates: losses and counts that are still on the device.
     """
 
     fused_optimizers = False
@@ -55,7 +60,6 @@ class TpuTorchRuntime(SharedTorchRuntime):
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
-        self.dp_rank, self.dp_size = 0, 1
         self.graphs = Graphs(xla.compiled())
         self.lates = Lates(xla.read, READ_EVERY)
         self._unchecked: deque[tuple[int, Late]] = deque()  # step, loss
@@ -64,62 +68,16 @@ class TpuTorchRuntime(SharedTorchRuntime):
 
     def enter(self) -> None:
         self.join_world()  # first: where a host is missing libtpu would wait for it, and name nobody
+        self._keep_graphs()
         self.device = self.open_device()
 
-    def open_device(self) -> torch.device:
-        if self.job.plan.local_size > 1:
-            raise PlanError(
-                f"one process drives the TPU chips of a host, and {self.job.plan.local_size} were asked for",
-                where=f"rank {self.rank}, world from {self.job.world.launcher}",
-                why="a process a chip is not built yet",
-                hint="-n left out",
-            )
+    def _keep_graphs(self) -> None:
+        """Has compiled graphs kept from run to run, where that is wanted and works."""
         if (folder := cache.folder(os.environ, self.job.world, is_virtual(self.job.hardware))) is not None:
             if (wrong := cache.make(folder)) is None:
                 xla.keep_graphs(folder)
             else:
                 self.say_once(wrong)
-        device = xla.open_device()
-        self._check_world(xla.process_count())
-        self._check_devices(xla.device_count())
-        self.mesh = xla.Mesh()
-        xla.set_precision(self.job.plan.precision.value)
-        return device
-
-    def _check_world(self, processes: int) -> None:
-        """Raises WorldError where PJRT has not brought the devices of the world's processes together."""
-        if processes == self.world_size:
-            return
-        where = f"rank {self.rank}, world from {self.job.world.launcher}"
-        if self.world_size == 1:
-            raise WorldError(
-                f"this host is one of {processes} of a slice, and was started as if it were alone",
-                where=where,
-                why="no TPU_* variable says so; the metadata server does, which is asked only on request",
-                hint="HWAL_TPU_METADATA=1 has it asked, on each host",
-            )
-        virtual = is_virtual(self.job.hardware)
-        raise WorldError(
-            f"the world has {self.world_size} processes, and PJRT has brought the devices of {processes} together",
-            where=where,
-            why="XLA's CPU platform reaches no other process" if virtual else "the hosts are not those of one slice",
-            hint="one process: --device tpu:cpu:N has as many devices"
-            if virtual
-            else "start the run on each host of one slice",
-        )
-
-    def _check_devices(self, count: int) -> None:
-        """Raises DeviceError where XLA has opened other devices than the plan has."""
-        planned = len(self.job.devices) * xla.process_count()
-        if count == planned:
-            return
-        given = "CPU_NUM_DEVICES" if is_virtual(self.job.hardware) else "TPU_VISIBLE_CHIPS"
-        raise DeviceError(
-            f"XLA has opened {count} device{'s' * (count != 1)}, and the plan has {planned}",
-            where=f"{given}={os.environ.get(given, '')}",
-            why="the variable says something else than --device, or the script opened XLA before hwal.start()",
-            hint=f"unset {given}; hwal.start() before anything else uses torch_xla",
-        )
 
     @property
     def collective_device(self) -> torch.device:
@@ -144,27 +102,16 @@ class TpuTorchRuntime(SharedTorchRuntime):
     def place(self, model: nn.Module) -> None:
         """Nothing yet: a checkpoint is read into the host's memory, and what is cut goes to the devices in parts."""
 
-    def decide_strategy(self) -> tuple[Decision, str | None]:
-        asked = self.job.plan.strategy
-        devices = xla.device_count()
-        if devices == 1:
-            return Decision("single", "one device"), None
-        if asked.value == AUTO:
-            return Decision("fsdp:full", f"by SPMD over {devices} devices: the least memory, and one program"), None
-        if asked.value == GRAD_OP:
-            return Decision("fsdp:full", f"{GRAD_OP} asked for; the compiler decides how long a block stays gathered"), None
-        return asked, None
-
-    def make_strategy(self, decision: Decision) -> Strategy:
-        return (FullyShard if is_sharded(decision.value) else Spmd)(decision.value, self.mesh)
-
     def lay_out(self) -> None:
-        strategy = cast(Spmd, self.strategy)
         for model in self.models:
-            told = strategy.place(model, self.optimizers, find_blocks(model, self.job.plan.wrap))
+            told = cast(Placed, self.strategy).place(model, self.optimizers, find_blocks(model, self.job.plan.wrap))
             if told is not None:
                 self.say_once(told)
         xla.sync()
+
+    @abstractmethod
+    def send(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Copies of a batch's tensors where the forward has them."""
 
     def compile(self, model: nn.Module, blocks: Blocks) -> str:
         return "--compile changes nothing here: XLA compiles every step"
@@ -187,7 +134,7 @@ class TpuTorchRuntime(SharedTorchRuntime):
     def to_device(self, batch: Any) -> Any:
         leaves, spec = tree_flatten(batch)
         places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu"]
-        for i, tensor in zip(places, self.mesh.send([leaves[i] for i in places], cut=True), strict=True):
+        for i, tensor in zip(places, self.send([leaves[i] for i in places]), strict=True):
             leaves[i] = tensor
         unit = self.loop.unit
         self.graphs.begin(batch, self._place_of(unit), self.steps_done + (unit is not None))
@@ -198,7 +145,6 @@ class TpuTorchRuntime(SharedTorchRuntime):
         self._start_graph()
         if not done:
             return False
-        self.gradients.stop = self.ending.any(self.gradients.stop)
         if self.search is not None and not self.search.proved:
             self._check(settle=True)  # what did not fit is told when a number of it is read
         elif self.lates.turn():
@@ -267,6 +213,80 @@ class TpuTorchRuntime(SharedTorchRuntime):
             if not isfinite(loss):
                 self._unchecked.clear()
                 self.not_finite.found_late(step, float(loss))
+
+
+class SpmdTorchRuntime(TpuTorchRuntime):
+    """One process a host, which drives all its chips: one program for all devices of all processes."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        self.dp_rank, self.dp_size = 0, 1
+
+    def open_device(self) -> torch.device:
+        device = xla.open_device()
+        self._check_world(xla.process_count())
+        self._check_devices(xla.device_count())
+        self.mesh = xla.Mesh()
+        xla.set_precision(self.job.plan.precision.value)
+        return device
+
+    def _check_world(self, processes: int) -> None:
+        """Raises WorldError where PJRT has not brought the devices of the world's processes together."""
+        if processes == self.world_size:
+            return
+        where = f"rank {self.rank}, world from {self.job.world.launcher}"
+        if self.world_size == 1:
+            raise WorldError(
+                f"this host is one of {processes} of a slice, and was started as if it were alone",
+                where=where,
+                why="no TPU_* variable says so; the metadata server does, which is asked only on request",
+                hint="HWAL_TPU_METADATA=1 has it asked, on each host",
+            )
+        virtual = is_virtual(self.job.hardware)
+        raise WorldError(
+            f"the world has {self.world_size} processes, and PJRT has brought the devices of {processes} together",
+            where=where,
+            why="XLA's CPU platform reaches no other process" if virtual else "the hosts are not those of one slice",
+            hint="one process: --device tpu:cpu:N has as many devices"
+            if virtual
+            else "start the run on each host of one slice",
+        )
+
+    def _check_devices(self, count: int) -> None:
+        """Raises DeviceError where XLA has opened other devices than the plan has."""
+        planned = len(self.job.devices) * xla.process_count()
+        if count == planned:
+            return
+        given = "CPU_NUM_DEVICES" if is_virtual(self.job.hardware) else "TPU_VISIBLE_CHIPS"
+        raise DeviceError(
+            f"XLA has opened {count} device{'s' * (count != 1)}, and the plan has {planned}",
+            where=f"{given}={os.environ.get(given, '')}",
+            why="the variable says something else than --device, or the script opened XLA before hwal.start()",
+            hint=f"unset {given}; hwal.start() before anything else uses torch_xla",
+        )
+
+    def decide_strategy(self) -> tuple[Decision, str | None]:
+        asked = self.job.plan.strategy
+        devices = xla.device_count()
+        if devices == 1:
+            return Decision("single", "one device"), None
+        if asked.value == AUTO:
+            return Decision("fsdp:full", f"by SPMD over {devices} devices: the least memory, and one program"), None
+        if asked.value == GRAD_OP:
+            return Decision("fsdp:full", f"{GRAD_OP} asked for; the compiler decides how long a block stays gathered"), None
+        return asked, None
+
+    def make_strategy(self, decision: Decision) -> Strategy:
+        return (FullyShard if is_sharded(decision.value) else Spmd)(decision.value, self.mesh)
+
+    def send(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        return self.mesh.send(tensors, cut=True)
+
+    def step(self, optimizer: torch.optim.Optimizer, clip: float | None = None) -> bool:
+        done = super().step(optimizer, clip)
+        if done:
+            self.gradients.stop = self.ending.any(self.gradients.stop)
+        return done
 
 
 def _recompute(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -162,3 +162,45 @@ def on_host() -> dict[str, int]:
     """Operators that XLA lacks, which ran on the host -> how many times; reading a number is not one of them."""
     names = [name for name in metrics.counter_names() if name.startswith("aten::")]
     return {name: int(metrics.counter_value(name)) for name in names if name != "aten::_local_scalar_dense"}
+
+
+# a process a device
+
+
+def open_chip() -> torch.device:
+    """Starts XLA's runtime in one of several processes that have a device each, and returns torch's handle of it.
+
+    Before anything else uses torch's autograd, as open_device.
+    """
+    device: torch.device = torch_xla.device()
+    xm.set_replication(device, [device])  # from here on graphs are compiled for the devices of all processes
+    torch.zeros(1).to(device)
+    sync()
+    return device
+
+
+def own_device_count() -> int:
+    """Devices of this process."""
+    return int(xr.addressable_device_count())
+
+
+def ordinal() -> int:
+    """This process's place in collectives and in what they cut, from 0. PJRT does not promise that it is the rank."""
+    return int(xr.global_ordinal())
+
+
+def send(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Copies of the host's tensors on the one device."""
+    sent: list[torch.Tensor] = xm.send_cpu_data_to_device(list(tensors), torch_xla.device())
+    return sent
+
+
+def add_up(tensors: Sequence[torch.Tensor]) -> None:
+    """Overwrites tensors with their sums over all processes, within the graph in the making; every process calls it."""
+    if tensors:
+        xm.all_reduce(xm.REDUCE_SUM, list(tensors))
+
+
+def broadcast(tensors: Sequence[torch.Tensor], root: int) -> None:
+    """Overwrites tensors with those of the process whose ordinal is `root`, within the graph; every process calls it."""
+    xm.collective_broadcast(list(tensors), root)

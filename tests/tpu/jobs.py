@@ -83,6 +83,43 @@ def lines(rt: Any, pad: Any, steps: int) -> dict[str, Any]:
     return {"graphs": xla.compiled() - graphs, "read in steps": read}
 
 
+def reads(rt: Any, trial: Trial) -> list[int]:
+    """The steps in which the host read from the device, for another purpose than to stand in for its collectives."""
+    from hwal_tpu import xla
+
+    from .stand_in import Reads
+
+    model, optimizer, scheduler = build(rt, trial)
+    steps = []
+    for _ in rt.epochs(trial.epochs):
+        for batch in rt.feed(loader_of(trial)):
+            before = xla.fetched() - Reads.count
+            rt.backward(loss_of(model, batch))
+            if rt.step(optimizer, clip=trial.clip):
+                scheduler.step()
+            if xla.fetched() - Reads.count > before:
+                steps.append(rt.steps_done)
+    return steps
+
+
+def held(rt: Any) -> dict[str, Any]:
+    """The names of a model's parameters, and how many numbers this rank has of them and of the optimizer's state."""
+    with rt.scope():
+        model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 8))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    rt.prepare(model, optimizer)
+    data = [torch.randn(16, generator=torch.Generator().manual_seed(i)) for i in range(24)]
+    for x in rt.feed(DataLoader(data, batch_size=8)):
+        rt.backward(model(x).square().mean())
+        rt.step(optimizer)
+    state = [value for values in optimizer.state.values() for value in values.values() if value.dim()]
+    return {
+        "names": sorted(dict(model.named_parameters())),
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "state": sum(value.numel() for value in state),
+    }
+
+
 def logs(rt: Any) -> dict[str, Any]:
     model, optimizer, _ = build(rt, Trial())
     evaluated = 0

@@ -109,6 +109,11 @@ def test_a_process_a_chip() -> None:
     assert of_rank("tpu-v5e-8", 7, 8)["TPU_PROCESS_BOUNDS"] == "2,4,1"
 
 
+def test_a_process_a_chip_has_a_runtime_of_its_own() -> None:
+    assert backend.runtime(planned(HOSTS["tpu-v4-8"], n=4)) == "hwal_tpu.multi_process:MultiProcessTorchRuntime"
+    assert backend.runtime(planned(HOSTS["tpu-v4-8"])) == backend.runtimes["torch"]
+
+
 def test_a_process_a_chip_on_the_hosts_of_a_slice() -> None:
     told = of_rank("tpu-v4-32-worker-1", 7, 4, nodes=4)
     assert told["TPU_PROCESS_BOUNDS"] == "2,2,4"
