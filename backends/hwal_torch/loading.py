@@ -84,6 +84,12 @@ def _find(source: Path, rt: SharedTorchRuntime) -> Found:
                 where=str(source),
                 hint="start anew without --resume, into another --out",
             )
+    if found is None and any(source.glob("*rank-0-of-*.pth")):
+        raise CheckpointError(
+            "these are ranks' parts of a model under FSDP v1, which tell of no position to go on from",
+            where=str(source),
+            hint=f"python -m hwal_tpu.consolidate {source} makes model.safetensors of them; have the script load that",
+        )
     if found is None:
         raise CheckpointError(
             "there is no checkpoint to resume from" if source.exists() else "there is no such folder",
