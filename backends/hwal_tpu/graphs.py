@@ -1,16 +1,23 @@
-"""Which graphs XLA compiled, for which shapes and at which line of the script: the third rule of training on a TPU."""
+"""Which graphs XLA compiled, for which shapes and at which line of the script: the third rule of training on a TPU. And where
+they are kept from run to run, since a TPU's take minutes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
 
+from hwal.env import XLA_CACHE, cache_folder
+from hwal.values import World
+
 Shapes = tuple[tuple[int, ...], ...]
 SHOWN = 6  # graphs that are named at the end of a run
+OFF = "off"
 EVALUATION = "evaluation"  # where a forward may be; any other place is one in a step
 
 
@@ -99,3 +106,25 @@ def shapes_of(batch: Any) -> Shapes:
 
 def shown(shapes: Iterable[tuple[int, ...]]) -> str:
     return " ".join("×".join(map(str, shape)) or "scalar" for shape in shapes) or "no batch"
+
+
+def cache_of(environ: Mapping[str, str], world: World, virtual: bool) -> Path | None:
+    """Where this process keeps its graphs, each of several on a host its own; None where it keeps none.
+
+    XLA's CPU platform does not read back what it has written (torch_xla 2.8.1: "Deserializing serialized executable not
+    supported"), so that it is used there only where the variable names a folder.
+    """
+    asked = environ.get(XLA_CACHE)
+    if asked == OFF or (asked is None and virtual):
+        return None
+    path = Path(asked).expanduser() if asked else cache_folder(environ) / "xla"
+    return path / f"process-{world.local_rank}" if world.local_size > 1 else path
+
+
+def make_cache(path: Path) -> str | None:
+    """Makes the folder; why it cannot be written to, if so."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        return f"compiled graphs are not kept: {path}: {error.strerror}"
+    return None if os.access(path, os.W_OK) else f"compiled graphs are not kept: {path} cannot be written to"

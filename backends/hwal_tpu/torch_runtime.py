@@ -36,8 +36,8 @@ from hwal_torch.recompute import recompute_blocks
 from hwal_torch.runtime import SharedTorchRuntime
 from hwal_torch.strategy import Strategy
 from hwal_torch.units import Unit
-from hwal_tpu import cache, xla
-from hwal_tpu.graphs import EVALUATION, Graphs
+from hwal_tpu import xla
+from hwal_tpu.graphs import EVALUATION, Graphs, cache_of, make_cache
 from hwal_tpu.placing import Placed
 from hwal_tpu.spmd import FullyShard, Spmd
 from hwal_tpu.virtual import is_virtual
@@ -73,8 +73,8 @@ class TpuTorchRuntime(SharedTorchRuntime):
 
     def _keep_graphs(self) -> None:
         """Has compiled graphs kept from run to run, where that is wanted and works."""
-        if (folder := cache.folder(os.environ, self.job.world, is_virtual(self.job.hardware))) is not None:
-            if (wrong := cache.make(folder)) is None:
+        if (folder := cache_of(os.environ, self.job.world, is_virtual(self.job.hardware))) is not None:
+            if (wrong := make_cache(folder)) is None:
                 xla.keep_graphs(folder)
             else:
                 self.say_once(wrong)

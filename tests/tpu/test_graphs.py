@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from hwal_tpu.graphs import EVALUATION, Graphs  # noqa: E402
+from hwal.env import XLA_CACHE  # noqa: E402
+from hwal.values import World  # noqa: E402
+from hwal_tpu.graphs import EVALUATION, Graphs, cache_of  # noqa: E402
 
 
 def run(shapes: list[tuple[int, int]], compiles: dict[int, int]) -> list[str]:
@@ -68,3 +72,12 @@ def test_each_place_of_a_forward_has_its_graphs() -> None:
         "  2×4: 4, in step 1, 1, 2, 2, train.py:7, in main",
         "  2×4: 2, in an evaluation after step 4, 4, train.py:9, in main",
     ]
+
+
+def test_where_graphs_are_kept() -> None:
+    home = {"XDG_CACHE_HOME": "/cache"}
+    assert cache_of(home, World(), virtual=False) == Path("/cache/hwal/xla")
+    assert cache_of(home, World(), virtual=True) is None
+    assert cache_of({**home, XLA_CACHE: "off"}, World(), virtual=False) is None
+    assert cache_of({XLA_CACHE: "/own"}, World(), virtual=True) == Path("/own")
+    assert cache_of({XLA_CACHE: "/own"}, World(5, 8, 1, 4, "torchrun"), virtual=False) == Path("/own/process-1")

@@ -10,10 +10,7 @@ from pathlib import Path
 import pytest
 
 from hwal.env import XLA_CACHE
-from hwal.values import World
-from hwal_tpu import cache
 
-ALONE = World(0, 1, 0, 1, "none")
 SCRIPT = """
 import torch, hwal
 with hwal.start() as rt:
@@ -62,12 +59,3 @@ def test_graphs_that_cannot_be_kept_are_told(tmp_path: Path) -> None:
     (tmp_path / "graphs").write_text("a file")
     code, said = start(tmp_path, **{XLA_CACHE: str(tmp_path / "graphs")})
     assert code == 0 and f"compiled graphs are not kept: {tmp_path / 'graphs'}: File exists" in said, said
-
-
-def test_where_graphs_are_kept() -> None:
-    home = {"XDG_CACHE_HOME": "/cache"}
-    assert cache.folder(home, ALONE, virtual=False) == Path("/cache/hwal/xla")
-    assert cache.folder(home, ALONE, virtual=True) is None
-    assert cache.folder({**home, XLA_CACHE: "off"}, ALONE, virtual=False) is None
-    assert cache.folder({XLA_CACHE: "/own"}, ALONE, virtual=True) == Path("/own")
-    assert cache.folder({XLA_CACHE: "/own"}, World(5, 8, 1, 4, "torchrun"), virtual=False) == Path("/own/process-1")
