@@ -246,7 +246,8 @@ class SharedTorchRuntime(TorchRuntime):
 
     def feed(self, data: Iterable[T], train: bool = True, pad: Mapping[Any, int] | None = None) -> Iterator[T]:
         put = None if self.on_host else self.to_device
-        if pad and (multiple := self.pad_to_multiple_of) is not None:
+        if pad:
+            multiple = self.pad_to_multiple_of
             put = lambda batch: self.to_device(padded(batch, pad, multiple))  # noqa: E731
         return self.loop.train(data, put) if train else self.loop.evaluate(data, put)
 

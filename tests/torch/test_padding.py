@@ -38,7 +38,20 @@ def test_places_of_a_tuple(kind: type) -> None:
     assert type(batch) is kind and [item.shape[1] for item in batch] == [3, 4]
 
 
+@pytest.mark.parametrize("multiple", [8, None])
 @pytest.mark.parametrize("batch", [{"a": torch.ones(1, 1)}, (torch.ones(1, 1),)])
-def test_a_name_that_is_not_there(batch: object) -> None:
+def test_a_name_that_is_not_there(batch: object, multiple: int | None) -> None:
+    """Told on every device, also where nothing is padded."""
     with pytest.raises(ScriptError, match="names x, and the batch has no such entry"):
-        pad(batch, {"x": 0}, 8)
+        pad(batch, {"x": 0}, multiple)
+
+
+@pytest.mark.parametrize("multiple", [8, None])
+def test_an_entry_that_is_no_tensor(multiple: int | None) -> None:
+    with pytest.raises(ScriptError, match="names x, and the batch has a list there"):
+        pad({"x": [1, 2]}, {"x": 0}, multiple)
+
+
+def test_without_a_multiple_a_batch_stays_what_it_is() -> None:
+    batch = {"x": torch.ones(1, 3)}
+    assert pad(batch, {"x": 0}, None) is batch
