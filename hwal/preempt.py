@@ -19,6 +19,7 @@ from hwal.errors import EXIT_FAILED, EXIT_OK, EXIT_PREEMPTED, Preempted
 LINGER = 30  # seconds that a loader's worker works on after SIGTERM
 SECOND = 2.0  # seconds after which another thread, which looks once a second, takes a signal for a second one
 ECHO = 0.5  # seconds in which a second signal is the same one: wrappers pass on a Ctrl-C that the terminal sent to all
+END = getattr(signal, "SIGQUIT", signal.SIGTERM)  # by which a launcher ends its agent: no scheduler sends it
 NAMES = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGHUP")
 
 
@@ -66,6 +67,14 @@ def release() -> None:
     """Takes the signals that have waited since this process began."""
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers())
+
+
+def leave_to_launcher() -> None:
+    """In the agent between a launcher and its ranks: what reaches all processes of a job would cost the ranks that save at it.
+    Only END, which a launcher sends, ends it, by a SystemExit. No SIG_IGN: the ranks would inherit that."""
+    for number in numbers():
+        signal.signal(number, lambda number, frame: None)
+    signal.signal(END, lambda number, frame: sys.exit(EXIT_FAILED))
 
 
 def ignore() -> None:

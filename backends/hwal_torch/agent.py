@@ -17,7 +17,7 @@ from hwal.display import tell
 from hwal.env import ROUND, STATE_DIR
 from hwal.host import Host
 from hwal.launch.outcome import Exit, describe, first_failure, read_ended, read_outcomes
-from hwal.preempt import blocked
+from hwal.preempt import blocked, leave_to_launcher
 from hwal.shortage import killed
 
 RESTARTS = "restarts"  # in the state folder: a line about each failure after which the world was started again
@@ -56,6 +56,7 @@ class Agent(LocalElasticAgent):
         self._kills = kills(Host())
         with blocked():  # a rank takes them when it has left its pid
             workers: dict[int, Any] = super()._start_workers(worker_group)
+            leave_to_launcher()  # torch has taken some of them
         return workers
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:

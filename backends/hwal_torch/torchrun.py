@@ -22,10 +22,12 @@ from hwal.display import tell
 from hwal.env import STATE_DIR
 from hwal.launch.lifeline import AGENT, LAUNCHER, end_with_parent, leave_pid
 from hwal.launch.outcome import Failure
+from hwal.preempt import leave_to_launcher
 
 
 def main(argv: Sequence[str]) -> int:
     state_dir = Path(os.environ[STATE_DIR])
+    leave_to_launcher()
     end_with_parent(state_dir, LAUNCHER)
     try:
         leave_pid(state_dir, AGENT)

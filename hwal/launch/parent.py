@@ -30,7 +30,7 @@ from hwal.launch.lifeline import AGENT, LAUNCHER, leave_pid
 from hwal.launch.overdue import Failed, Overdue
 from hwal.launch.signals import Signals
 from hwal.launch.word import read_beats
-from hwal.preempt import blocked
+from hwal.preempt import END, blocked
 from hwal.values import Command, Launch
 from hwal.watch import stacks
 
@@ -122,7 +122,7 @@ class _Start:
             elif not ranks and not self._alone:
                 if not none_there:
                     none_there = True
-                    self._process.terminate()  # it ends the ranks that it is just starting
+                    self._process.send_signal(END)  # it ends the ranks that it is just starting
             elif not none_there:
                 if not announced:
                     announced = True

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from hwal.preempt import ECHO
+from hwal.watch.stacks import children_of
 
 from .runs import ENV, LOOP, Run, Started, finish, wait_for
 
@@ -203,14 +204,31 @@ def test_a_terminal_that_closes_saves(make: Make) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGUSR1", "SIGHUP"])
+def test_a_signal_to_the_agent_alone_changes_nothing(make: Make, name: str) -> None:
+    """It ends by itself, or by its launcher."""
+    run = make(WARM_UP)
+    process = run.popen("--device", "null:2", MOMENT="imports")
+    started(run, process, 2, "waits")
+    (agent,) = children_of(process.pid)
+    os.kill(agent, signal.Signals[name])
+    time.sleep(0.5)  # it has had its time to end them
+    assert set(run.pids().values()) == set(children_of(agent))
+    os.kill(process.pid, signal.SIGTERM)
+    code, said = finish(process)
+    assert code == 1 and "SIGTERM before hwal.start(): " in said, said
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
 def test_a_scheduler_that_signals_every_process_of_a_job_has_it_saved(make: Make, name: str) -> None:
-    """As Slurm does, with scancel and --signal=USR1@90: hwal, ranks and loaders' workers all at once."""
+    """As Slurm does, with scancel and --signal=USR1@90: hwal, torchrun, ranks and loaders' workers all at once."""
     run = make(WORKERS)
     process = run.popen("--device", "null:2", SLURM_JOB_ID="7")
     started(run, process, 2, "trains")
     ranks = list(run.pids().values())
-    for pid in [*(worker for rank in ranks for worker in workers_of(rank)), *ranks, process.pid]:
+    (agent,) = children_of(process.pid)
+    for pid in [agent, *(worker for rank in ranks for worker in workers_of(rank)), *ranks, process.pid]:
         os.kill(pid, signal.Signals[name])
     code, said = finish(process)
     assert code == 75, said
