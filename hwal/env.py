@@ -7,6 +7,7 @@ the launcher tells its ranks.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, fields
@@ -221,6 +222,19 @@ def as_given(environ: Mapping[str, str], flags: Collection[str] = ()) -> Iterato
             if text and row.field not in flags and error.where in (row.flag, f"{row.flag} {text}"):
                 error.where = f"{row.variable}={text}"
         raise
+
+
+def has_flags(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether `hwal train` started the run, and its flags can be typed; None: this process's environment."""
+    return bool((os.environ if environ is None else environ).get(PLAN))
+
+
+def spelled(field: str, value: object = None, environ: Mapping[str, str] | None = None) -> str:
+    """How a setting is given to a run that is started as the one at work was: as a flag, else as its variable."""
+    row = next(row for row in SETTINGS if row.field == field)
+    if has_flags(environ):
+        return row.flag if value is None else f"{row.flag} {value}"
+    return f"{row.variable}={1 if value is None else value}"
 
 
 def variables() -> dict[str, str]:

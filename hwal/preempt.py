@@ -7,13 +7,13 @@ import signal
 import stat
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from time import monotonic
 from types import FrameType
 from typing import Any
 
-from hwal.env import STATE_DIR
+from hwal.env import RESUME, STATE_DIR, has_flags, spelled
 from hwal.errors import EXIT_FAILED, EXIT_OK, EXIT_PREEMPTED, Preempted
 
 LINGER = 30  # seconds that a loader's worker works on after SIGTERM
@@ -29,19 +29,30 @@ def numbers() -> list[int]:
     return [number for number in found if number.name != "SIGHUP" or signal.getsignal(number) is not signal.SIG_IGN]
 
 
-def go_on(source: str | os.PathLike[str]) -> str:
-    """What to type to go on; in a Slurm job, what its script has to say so that it goes on by itself when it is requeued."""
-    told = f"go on with --resume {source}"
+def go_on(source: str | os.PathLike[str], environ: Mapping[str, str] | None = None) -> str:
+    """What to type to go on; in a Slurm job, what its script has to say so that it goes on by itself when it is requeued.
+    `environ`: as in hwal.env.spelled."""
+    told = f"go on with {spelled('resume', source, environ)}"
     if os.environ.get("SLURM_JOB_ID"):
-        told += f"; in a job script ${{SLURM_RESTART_COUNT:+--resume {source}}} says so where the job was requeued"
+        again = f"--resume {source}" if has_flags(environ) else str(source)
+        requeued = ("" if has_flags(environ) else f"{RESUME}=") + f"${{SLURM_RESTART_COUNT:+{again}}}"
+        told += f"; in a job script {requeued} says so where the job was requeued"
     return told
 
 
-def nothing_to_save(name: str, when: str, source: str | os.PathLike[str] | None) -> tuple[int, str]:
-    """The exit code after a signal when there was nothing to save yet, and the words. `source`: what there is to go on from."""
-    if source is None:
-        return EXIT_FAILED, f"{name} {when}: nothing is lost, and there is no checkpoint to go on from"
-    return EXIT_PREEMPTED, f"{name} {when}: {go_on(source)}"
+def nothing_to_save(
+    name: str,
+    when: str,
+    source: str | os.PathLike[str] | None,
+    environ: Mapping[str, str] | None = None,
+    trained: bool = False,
+) -> tuple[int, str]:
+    """The exit code after a signal when there was nothing to save, and the words. `source`: what there is to go on from.
+    `trained`: it came after steps, which only the script can have saved. `environ`: as in hwal.env.spelled."""
+    if source is not None:
+        return EXIT_PREEMPTED, f"{name} {when}: {go_on(source, environ)}"
+    lost = "what was trained is lost, unless the script has saved it" if trained else "nothing is lost"
+    return EXIT_FAILED, f"{name} {when}: {lost}, and there is no checkpoint to go on from"
 
 
 def rank_code(code: int, launcher: str) -> int:
@@ -153,6 +164,7 @@ class StopRequest:
         self._before: dict[int, Any] = {}
         self._pid = 0
         self._at = 0.0
+        self._number: int | None = None  # of the first, until it is passed on
         self._ears: Ears | None = None
         self._stays = False
         self._heard: str | None = None
@@ -210,6 +222,13 @@ class StopRequest:
             signal.signal(number, handler)
         self._before = {}
 
+    def pass_on(self) -> None:
+        """After uninstall(), where the run came to its end without heeding the first signal; it came while the last checkpoint
+        was written, say. Whoever had the signals before has it now, once, since the script may go on for long."""
+        number, self._number = self._number, None
+        if number is not None:
+            os.kill(os.getpid(), number)
+
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._pid:  # a child of the script's inherits the handler, and has nothing to save
             signal.signal(number, self._before.get(number))
@@ -227,6 +246,7 @@ class StopRequest:
         if self.at_once and not self.too_late:
             raise Preempted(signal=self.name)
         if not self.too_late:
+            self._number = number
             _write(f"\nhwal: {self.name}: saving after this step; once more ends at once\n")
 
 

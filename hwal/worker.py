@@ -190,7 +190,8 @@ def _out_of_run(signal: str, when: str, world: World, environ: Mapping[str, str]
     """The exit code after a signal before hwal.start(), or after the run, and what to say of it."""
     folder, resumed = environ.get(RUN_DIR), environ.get(RESUME)
     source = folder if folder and any(Path(folder).glob("checkpoints/step-*")) else resumed
-    code, line = nothing_to_save(signal, when, source)
+    trained = any(runtime.steps_done for runtime in _started)
+    code, line = nothing_to_save(signal, when, source, trained=trained)
     return rank_code(code, world.launcher), f"hwal: {line}"
 
 

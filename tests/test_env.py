@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hwal.env import PRECISIONS, SETTINGS, Settings, strangers, variables
+from hwal.env import PRECISIONS, SETTINGS, Settings, spelled, strangers, variables
 from hwal.errors import UsageError
 
 WORDS = st.from_regex(r"[a-z0-9:/._-]{1,12}", fullmatch=True)
@@ -90,3 +90,15 @@ def test_strangers_are_told_with_the_nearest_variable() -> None:
         "HWAL_PRECISON is set, but hwal has no such variable; did you mean HWAL_PRECISION?"
     ]
     assert strangers({"HWAL_ZZZZZZZZ": "1"}) == ["HWAL_ZZZZZZZZ is set, but hwal has no such variable"]
+
+
+def test_a_setting_is_spelled_as_it_can_be_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    by_flag, by_variable = {"HWAL_PLAN": "{}"}, {"HWAL_OUT": "runs/a"}
+    assert spelled("micro_batch", 8, by_flag) == "--micro-batch 8"
+    assert spelled("grad_checkpoint", None, by_flag) == "--grad-checkpoint"
+    assert spelled("micro_batch", 8, by_variable) == "HWAL_MICRO_BATCH=8"
+    assert spelled("grad_checkpoint", None, by_variable) == "HWAL_GRAD_CHECKPOINT=1"
+    monkeypatch.setenv("HWAL_PLAN", "")
+    assert spelled("on_nan", "skip") == "HWAL_ON_NAN=skip"
+    monkeypatch.setenv("HWAL_PLAN", "{}")
+    assert spelled("on_nan", "skip") == "--on-nan skip"

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from hwal.preempt import ECHO, NAMES, StopRequest
+from hwal.env import PLAN
+from hwal.preempt import ECHO, NAMES, StopRequest, go_on, nothing_to_save
 
 SLEEPER = """
     import signal, sys, time
@@ -232,3 +233,49 @@ def test_a_signal_that_comes_too_late_changes_nothing(capfd: pytest.CaptureFixtu
         os.kill(os.getpid(), signal.SIGUSR1)
         assert capfd.readouterr().err == ""
     assert signal.getsignal(signal.SIGUSR1) == before
+
+
+def test_a_signal_that_a_run_did_not_heed_is_passed_on_once() -> None:
+    """To whoever had it before; not one that came too late."""
+    had: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: had.append(number))
+    try:
+        for late in (False, True):
+            stop = StopRequest()
+            stop.install()
+            with stop.stays():
+                if late:
+                    stop.uninstall()
+                os.kill(os.getpid(), signal.SIGUSR1)
+                assert stop.name == "SIGUSR1" and had == [signal.SIGUSR1] * late
+                stop.uninstall()
+            stop.pass_on()
+            stop.pass_on()
+            assert had == [signal.SIGUSR1]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+REQUEUED = "says so where the job was requeued"
+ON = [
+    ("{}", "", "go on with --resume a"),
+    ("", "", "go on with HWAL_RESUME=a"),
+    ("{}", "7", f"go on with --resume a; in a job script ${{SLURM_RESTART_COUNT:+--resume a}} {REQUEUED}"),
+    ("", "7", f"go on with HWAL_RESUME=a; in a job script HWAL_RESUME=${{SLURM_RESTART_COUNT:+a}} {REQUEUED}"),
+]
+
+
+@pytest.mark.parametrize(("plan", "job", "told"), ON)
+def test_what_to_go_on_with(monkeypatch: pytest.MonkeyPatch, plan: str, job: str, told: str) -> None:
+    """A flag of `hwal train` where that started the run, else its variable."""
+    monkeypatch.setenv(PLAN, plan)
+    monkeypatch.setenv("SLURM_JOB_ID", job)
+    assert go_on("a") == told
+    assert nothing_to_save("SIGTERM", "now", "a", trained=True) == (75, f"SIGTERM now: {told}")
+
+
+def test_nothing_is_lost_only_where_nothing_was_trained() -> None:
+    none = "and there is no checkpoint to go on from"
+    assert nothing_to_save("SIGTERM", "now", None) == (1, f"SIGTERM now: nothing is lost, {none}")
+    lost = "what was trained is lost, unless the script has saved it"
+    assert nothing_to_save("SIGTERM", "now", None, trained=True) == (1, f"SIGTERM now: {lost}, {none}")

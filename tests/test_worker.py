@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from hwal import registry, starting, worker
 from hwal.errors import DeviceError, HwalError, PlanError, ScriptError, UsageError, VersionError, WorldError
 from hwal.launch.place import read_plan, take_place
 from hwal.runtime import Runtime
-from hwal.values import Decision, Process, Wrap
+from hwal.values import Decision, Process, World, Wrap
 
 from .launch.plans import plan
 
@@ -318,3 +319,12 @@ def test_a_mistake_of_the_script_names_its_line_and_shows_no_traceback(tmp_path:
         "  line:  script.py:5, in train",
         "  try:   rt.epochs(3), or rt.epochs(steps=1000)",
     ]
+
+
+@pytest.mark.parametrize(
+    ("steps", "lost"), [(0, "nothing is lost"), (7, "what was trained is lost, unless the script has saved it")]
+)
+def test_a_signal_after_a_run_that_was_not_saved(monkeypatch: pytest.MonkeyPatch, steps: int, lost: str) -> None:
+    monkeypatch.setattr(worker, "_started", [SimpleNamespace(steps_done=steps)])
+    code, line = worker._out_of_run("SIGTERM", "after the last step", World(), {})
+    assert (code, line) == (1, f"hwal: SIGTERM after the last step: {lost}, and there is no checkpoint to go on from")

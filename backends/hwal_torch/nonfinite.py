@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from hwal.env import spelled
 from hwal.errors import ScriptError
 from hwal_torch.shards import whole
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from hwal_torch.runtime import SharedTorchRuntime
 
 SHOWN = 8  # steps, or ranks, that are named
+REMEDIES = "a lower learning rate, clip=1.0"
 MOST = 100  # updates in a row that --on-nan skip leaves out
 
 
@@ -44,7 +46,7 @@ class NotFinite:
             told,
             where=f"epoch {rt.epoch}, learning rate {float(optimizer.param_groups[0]['lr']):g}",
             why=f"{_first_bad(rt)}; no update was made",
-            hint="a lower learning rate, clip=1.0 or --precision fp32; --on-nan skip leaves such batches out",
+            hint=f"{REMEDIES} or {spelled('precision', 'fp32')}; {spelled('on_nan', 'skip')} leaves such batches out",
         )
 
     def _leave_out(self, told: str) -> None:
@@ -57,19 +59,19 @@ class NotFinite:
                 f"{told}, and so will be all that follow",
                 where=f"epoch {rt.epoch}, after {count} update(s) left out",
                 why=f"{name} is not finite: an update before this one made it so, from gradients that were not",
-                hint="--resume from an earlier checkpoint, with clip=1.0, a lower learning rate or --precision fp32",
+                hint=f"resume from an earlier checkpoint, with {REMEDIES} or {spelled('precision', 'fp32')}",
             )
         if self._in_a_row >= MOST:
             raise ScriptError(
                 f"{told}, as were those of the {MOST - 1} steps before",
-                where=f"epoch {rt.epoch}, --on-nan skip",
+                where=f"epoch {rt.epoch}, {spelled('on_nan', 'skip')}",
                 why="nothing was trained in all of them; the parameters are finite, so it is the data or the loss",
                 hint=f"look at what the batches from step {self.steps[-MOST]} on hold",
             )
         if count <= SHOWN:
-            rt.say(f"{told}: no update (--on-nan skip); {_first_bad(rt)}")
+            rt.say(f"{told}: no update ({spelled('on_nan', 'skip')}); {_first_bad(rt)}")
         elif count & (count - 1) == 0:
-            rt.say(f"{told}: no update, as in {count - 1} steps before (--on-nan skip)")
+            rt.say(f"{told}: no update, as in {count - 1} steps before ({spelled('on_nan', 'skip')})")
         for model in rt.models:
             for name, buffer in model.named_buffers():
                 if not bool(torch.isfinite(whole(buffer)).all()):
@@ -85,8 +87,8 @@ class NotFinite:
             f"the loss of step {step} is {loss}",
             where=f"read after step {rt.steps_done}: updates were made meanwhile, and are not saved",
             why=_first_bad(rt),
-            hint="a lower learning rate, clip=1.0 or --precision fp32; --on-nan skip leaves such batches out, and waits for "
-            "each loss to know",
+            hint=f"{REMEDIES} or {spelled('precision', 'fp32')}; {spelled('on_nan', 'skip')} leaves such batches out, and "
+            "waits for each loss to know",
         )
 
     def _on_ranks(self) -> str:
@@ -108,7 +110,7 @@ class NotFinite:
         if not steps:
             return None
         were = "s were" if len(steps) > 1 else " was"
-        return f"{len(steps)} update{were} left out (--on-nan skip), in step {_some(steps)}"
+        return f"{len(steps)} update{were} left out ({spelled('on_nan', 'skip')}), in step {_some(steps)}"
 
 
 def _some(numbers: list[int]) -> str:

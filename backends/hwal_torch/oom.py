@@ -14,8 +14,10 @@ from torch.utils._pytree import tree_leaves
 
 from hwal import shortage
 from hwal.display import size
+from hwal.env import has_flags, spelled
 from hwal.errors import ShortageError
 from hwal.host import Host
+from hwal.micro_batch import AUTO
 from hwal.plan.strategy import OFFLOAD, is_sharded
 from hwal_torch.blocks import find_blocks
 from hwal_torch.estimate import estimate
@@ -78,7 +80,7 @@ def explain(rt: SharedTorchRuntime, error: BaseException | None) -> ShortageErro
         if not following:
             told.hint = _advice(rt, left, text)
         else:
-            told.hint = f"--micro-batch auto: the next start of this run tries {following} rows a forward"
+            told.hint = f"{spelled('micro_batch', AUTO)}: the next start of this run tries {following} rows a forward"
     return told
 
 
@@ -151,22 +153,25 @@ def _advice(rt: SharedTorchRuntime, left: Left | None, text: str) -> str:
     if LOADER_KILLED.search(text):
         return "fewer workers of the loader (num_workers), or a smaller prefetch_factor"
     if unit is not None and settings.virtual_ranks:
-        parts.append(f"--virtual-ranks {2 * settings.virtual_ranks} ({unit.rows} rows a forward now; dropout draws anew)")
+        parts.append(
+            f"{spelled('virtual_ranks', 2 * settings.virtual_ranks)} ({unit.rows} rows a forward now; dropout draws anew)"
+        )
     elif unit is not None and unit.rows > 1:
         auto = ", or auto, which finds the size" if rt.search is None else ""
-        parts.append(f"--micro-batch {unit.rows // 2} ({unit.rows} rows a forward now){auto}")
+        parts.append(f"{spelled('micro_batch', unit.rows // 2)} ({unit.rows} rows a forward now){auto}")
     if not trains:
         parts.append("torch.no_grad() around the evaluation, if there is none: it keeps no activations")
     if unit is not None and trains and not settings.grad_checkpoint:
-        parts.append("--grad-checkpoint (activations are computed twice)")
+        parts.append(f"{spelled('grad_checkpoint')} (activations are computed twice)")
     if not is_sharded(strategy) and rt.job.caps.sharding and not (on_host and rt.world_size == 1):
         world = max(rt.world_size, 2)
         need = estimate(rt.models, rt.optimizers, [find_blocks(m, rt.job.plan.wrap) for m in rt.models]) if rt.models else None
         if need is not None and (share := need.sharded(world)) < need.total:
             shares = f"{size(share)} of state a rank, not {size(need.total)}"
-            parts.append(f"{'' if rt.world_size > 1 else '-n 2 '}--strategy fsdp:full ({shares})")
+            two = "" if rt.world_size > 1 else "-n 2 " if has_flags() else "two ranks and "
+            parts.append(f"{two}{spelled('strategy', 'fsdp:full')} ({shares})")
     if is_sharded(strategy) and not strategy.endswith(OFFLOAD) and not on_host:
-        parts.append(f"--strategy {strategy}{OFFLOAD} (shards wait in the host's memory)")
+        parts.append(f"{spelled('strategy', strategy + OFFLOAD)} (shards wait in the host's memory)")
     if unit is not None and rt.job.plan.precision.value in ("fp32", "tf32"):
-        parts.append("--precision bf16 (activations of half the size)")
+        parts.append(f"{spelled('precision', 'bf16')} (activations of half the size)")
     return "; ".join(parts) or "a device with more memory, or a smaller model"

@@ -164,6 +164,8 @@ class SharedTorchRuntime(TorchRuntime):
                 self.strategy.leave()
                 self.channel.leave()
                 world.leave()
+        if error is None:
+            self.stop_request.pass_on()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         told = explain(self, error) or oom.explain(self, error) or self.strategy.explain(error) or no_room(error)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hwal import shortage
 from hwal.display import size
+from hwal.env import spelled
 from hwal.errors import OutputError
 from hwal.host import Host
 from hwal.micro_batch import Tried, cache_path, cached, read_tries, remember, write_tries
@@ -162,7 +163,7 @@ class Search:
             return Tried(key, share)
         rows = min(rows, share or rows)
         self._from_cache = True
-        self._tell(rows, f"as found before ({path}); --micro-batch N overrides")
+        self._tell(rows, f"as found before ({path}); {spelled('micro_batch', 'N')} overrides")
         return Tried(key, share, fits=rows, settled=True)
 
     def _key(self, batch: int | None) -> str:

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.distributed import Store  # type: ignore[attr-defined]
 
 from hwal.display import tell
-from hwal.env import STATE_DIR
+from hwal.env import STATE_DIR, spelled
 from hwal.errors import EXIT_FAILED, HwalError, LostRankError
 from hwal.launch.outcome import is_lost_peer
 from hwal.launch.script import told
@@ -73,14 +73,21 @@ def explain(rt: SharedTorchRuntime, error: BaseException | None) -> LostRankErro
         return None
     told = rt.watchdog.explain()
     if told is not None:
-        told.hint = told.hint or _go_on(rt)
+        told.hint = told.hint or _go_on(rt, _newest(rt))
     return told
 
 
-def _go_on(rt: SharedTorchRuntime) -> str | None:
+def _newest(rt: SharedTorchRuntime) -> str | None:
+    """The run's newest checkpoint."""
+    found = rt.checkpoints.found()
+    return found[0].name if found else None
+
+
+def _go_on(rt: SharedTorchRuntime, newest: str | None) -> str | None:
     """hwal's launcher says by itself what to go on from."""
-    found = None if os.environ.get(STATE_DIR) else rt.checkpoints.found()
-    return f"--resume {rt.run_dir} goes on from {found[0].name}" if found else None
+    if newest is None or os.environ.get(STATE_DIR):
+        return None
+    return f"{spelled('resume', rt.run_dir)} goes on from {newest}"
 
 
 class Watched:
@@ -118,31 +125,31 @@ class Watched:
             os._exit(code)
 
     def _failed(self, doom: Doom) -> None:
-        rt, found = self._rt, self._files()
-        hint = "; ".join(part for part in (found and found[0], doom.hint) if part) or None
+        rt = self._rt
+        hint = "; ".join(part for part in (_go_on(rt, self._files()), doom.hint) if part) or None
         lines = told(HwalError(doom.what, why=doom.why, hint=hint))
         if not last_word(os.environ, rt.rank, doom.what, lines, doom.lost):
             print("\n".join(lines if rt.is_main or doom.lost else lines[:1]), file=sys.stderr, flush=True)
 
     def _nothing_lost(self, doom: Doom) -> int:
         """Says that a run which was asked to end before it had done a step does so now; returns the exit code."""
-        rt, found = self._rt, self._files()
-        source = rt.run_dir if found and found[0] else rt.job.settings.resume
+        rt = self._rt
+        source = rt.run_dir if self._files() is not None else rt.job.settings.resume
         code, line = nothing_to_save(doom.what, "before a step was done", source)
         code = rank_code(code, rt.job.world.launcher)
         if not nothing_lost(os.environ, rt.rank, f"hwal: {line}", code) and rt.is_main:
             print(f"hwal: {line}", file=sys.stderr, flush=True)
         return code
 
-    def _files(self) -> list[str | None]:
-        """Writes the metrics down, and asks what there is to go on from; empty where the file system does not answer."""
+    def _files(self) -> str | None:
+        """Writes the metrics down, and looks for the newest checkpoint; None also where the file system does not answer."""
         answer: list[str | None] = []
 
         def work() -> None:
             self._rt.reporter.close(True)
-            answer.append(_go_on(self._rt))
+            answer.append(_newest(self._rt))
 
         thread = threading.Thread(target=work, daemon=True)
         thread.start()
         thread.join(FLUSH)
-        return answer
+        return answer[0] if answer else None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from hwal.display import tell
+from hwal.env import RESUME, spelled
 from hwal.errors import EXIT_FAILED, EXIT_OK, EXIT_PREEMPTED, EXIT_USAGE, HwalError
 from hwal.launch import outcome
 from hwal.launch.script import told
@@ -20,7 +22,7 @@ class End:
     Attributes:
         code: the exit code of what was started. signal: the name of the signal that asked the run to end.
         none_there: that was passed on to nobody, since no rank had started. twice: a second one ended all at once.
-        doom: why the launcher ended the ranks.
+        doom: why the launcher ended the ranks. failure: how the worker ended, where no agent is there to leave it.
     """
 
     code: int
@@ -28,11 +30,13 @@ class End:
     none_there: bool = False
     twice: bool = False
     doom: Doom | None = None
+    failure: outcome.Failure | None = None
 
 
-def conclude(end: End, size: int | None, resumed: str | None, state_dir: Path, logs: Path, killed: str | None) -> int:
-    """hwal's exit code; the rest is printed. `size`: of the world, None where machines came and went. `resumed`: what the run
-    began with. `killed`: as in outcome.describe."""
+def conclude(end: End, size: int | None, environ: Mapping[str, str], state_dir: Path, logs: Path, killed: str | None) -> int:
+    """hwal's exit code; the rest is printed. `size`: of the world, None where machines came and went. `environ`: what the ranks
+    were started with. `killed`: as in outcome.describe."""
+    resumed = environ.get(RESUME) or None
     outcomes = outcome.read_outcomes(state_dir)
     source = str(logs.parent) if any(logs.parent.glob("checkpoints/step-*")) else resumed
     preempted = [left.preempted for left in outcomes.values()]
@@ -43,14 +47,14 @@ def conclude(end: End, size: int | None, resumed: str | None, state_dir: Path, l
     if end.code == 0:  # a signal may have come to one rank after the end
         return EXIT_OK
     if end.signal is not None and end.none_there:
-        code, line = nothing_to_save(end.signal, "before any rank had started", source)
+        code, line = nothing_to_save(end.signal, "before any rank had started", source, environ)
         tell(f"hwal: {line}")
         return code
-    failure = outcome.read_failure(state_dir) or outcome.Failure()
+    failure = end.failure or outcome.read_failure(state_dir) or outcome.Failure()
     verdict = outcome.first_failure(failure.exits, outcomes, outcome.read_ended(state_dir))
     code, lines = _verdict(end, failure, verdict, size or len(outcomes), logs, killed)
     if source and code != EXIT_USAGE:
-        lines.append(f"hwal: the last finished checkpoint is whole: go on with --resume {source}")
+        lines.append(f"hwal: the last finished checkpoint is whole: go on with {spelled('resume', source, environ)}")
     tell("\n".join(lines))
     return code
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from hwal.launch.outcome import Outcome, leave_ended
 from hwal.watch.beat import Beat, Doom
-from hwal.watch.judge import LONGER, RUSH
+from hwal.watch.judge import RUSH, longer
 from hwal.watch.spot import Library
 from hwal.watch.stacks import is_stopped, stack_of
 
@@ -62,9 +62,10 @@ class Failed:
 class Overdue:
     """Hears whether any rank's watchdog is at work."""
 
-    def __init__(self, now: float) -> None:
-        """`now`: seconds of a clock that never jumps."""
+    def __init__(self, now: float, environ: Mapping[str, str]) -> None:
+        """`now`: seconds of a clock that never jumps. `environ`: what the ranks were started with."""
         self._last = now
+        self._environ = environ
         self._silent = 0.0
         self._before: object = None
 
@@ -81,7 +82,7 @@ class Overdue:
             return None
         who = "; ".join(_where(number, rank, beats) for number, rank in running.items()) or "their scripts are done"
         if asked is None:
-            return Doom(f"no rank has let its watchdog run for {limit:.0f} s: {who}", hint=LONGER)
+            return Doom(f"no rank has let its watchdog run for {limit:.0f} s: {who}", hint=longer(self._environ))
         return Doom(f"{asked}: the ranks did not end within {limit:.0f} s: {who}", why=RUSH, asked=asked)
 
 

@@ -19,11 +19,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from hwal.display import tell
-from hwal.env import PROCESSES, RESUME, RUN_DIR, STATE_DIR
+from hwal.env import PROCESSES, RUN_DIR, STATE_DIR
 from hwal.errors import OutputError
 from hwal.launch import outcome
 from hwal.launch.attempts import Attempts, searches
-from hwal.launch.build import TEMPORARY
 from hwal.launch.conclusion import End, conclude
 from hwal.launch.folder import drop_empty
 from hwal.launch.lifeline import AGENT, LAUNCHER, leave_pid
@@ -44,8 +43,7 @@ def run(launch: Launch, environ: Mapping[str, str]) -> int:
     logs = Path(command.env[RUN_DIR]) / "logs"
     try:
         logs.mkdir(parents=True, exist_ok=True)
-        given = launch.state_dir not in (None, TEMPORARY)
-        state_dir = Path(launch.state_dir if given and launch.state_dir else tempfile.mkdtemp(prefix="hwal-"))
+        state_dir = Path(tempfile.mkdtemp(prefix="hwal-"))
         leave_pid(state_dir, LAUNCHER)
         if alone:  # the worker's parent is this process
             leave_pid(state_dir, AGENT)
@@ -62,23 +60,21 @@ def run(launch: Launch, environ: Mapping[str, str]) -> int:
             while True:
                 starts.begin()
                 end = _Start(starts.command(command), environ, state_dir, signals, alone).wait()
-                told = _again(starts, state_dir) if searching and end.code != 0 and not signals.count else None
+                told = _again(starts, state_dir, end) if searching and end.code != 0 and not signals.count else None
                 if told is None:
                     break
                 _say(told)
                 outcome.clear(state_dir)
             size = int(command.env.get(PROCESSES) or 0) or None
-            resumed = command.env.get(RESUME) or environ.get(RESUME)
-            return conclude(end, size, resumed, state_dir, logs, starts.killed())
+            return conclude(end, size, {**environ, **command.env}, state_dir, logs, starts.killed())
     finally:
-        if not given:
-            shutil.rmtree(state_dir, ignore_errors=True)
+        shutil.rmtree(state_dir, ignore_errors=True)
         for folder in (logs, logs.parent):
             drop_empty(folder)
 
 
-def _again(starts: Attempts, state_dir: Path) -> str | None:
-    exits = (outcome.read_failure(state_dir) or outcome.Failure()).exits
+def _again(starts: Attempts, state_dir: Path, end: End) -> str | None:
+    exits = (end.failure or outcome.read_failure(state_dir) or outcome.Failure()).exits
     return starts.again(exits, outcome.read_outcomes(state_dir), outcome.read_ended(state_dir))
 
 
@@ -88,13 +84,14 @@ class _Start:
 
     def __init__(self, command: Command, environ: Mapping[str, str], state_dir: Path, signals: Signals, alone: bool) -> None:
         self._state_dir = state_dir
+        self._environ = {**environ, **command.env}
         self._signals = signals
         self._alone = alone
         self._own_session = not alone and sys.platform != "win32"
         with blocked() if alone else nullcontext():  # the worker takes them when it can
             self._process = subprocess.Popen(
                 command.argv,
-                env={**environ, **command.env},
+                env=self._environ,
                 stdin=None if alone else subprocess.DEVNULL,
                 start_new_session=self._own_session,
             )
@@ -107,12 +104,13 @@ class _Start:
             raise
 
     def _wait(self) -> End:
-        signals, failed, overdue = self._signals, Failed(self._state_dir), Overdue(time.monotonic())
+        signals, failed = self._signals, Failed(self._state_dir)
+        overdue = Overdue(time.monotonic(), self._environ)
         none_there = announced = False
         while (code := self._ended()) is None:
             ranks = outcome.read_outcomes(self._state_dir)
             failed.look(ranks, now := time.monotonic())
-            name = signals.name if signals.first is not None else None
+            name = signals.name
             if signals.count > 1:
                 _say(f"{name} again: ends all ranks now")
                 return End(self._kill(), name, twice=True)
@@ -131,15 +129,13 @@ class _Start:
             doom = overdue.look(ranks, read_beats(self._state_dir), name, now)
             if doom is not None:
                 return End(self._kill(), name, none_there, doom=doom)
-        return End(code, signals.name if signals.first is not None else None, none_there)
+        failure = outcome.Failure((outcome.Exit(0, self._process.pid, code, time.time()),)) if self._alone and code else None
+        return End(code, signals.name, none_there, failure=failure)
 
     def _ended(self) -> int | None:
-        """The exit code; None as long as it runs. A worker's end is left as the agent would leave it."""
+        """The exit code; None as long as it runs."""
         with suppress(subprocess.TimeoutExpired):
-            code = self._process.wait(TICK)
-            if self._alone and code != 0:
-                outcome.Failure((outcome.Exit(0, self._process.pid, code, time.time()),)).write(self._state_dir)
-            return code
+            return self._process.wait(TICK)
         return None
 
     def _kill(self) -> int:

@@ -29,8 +29,9 @@ class Signals:
         self._told: set[int] = set()
 
     @property
-    def name(self) -> str:
-        return signal.Signals(self.first).name if self.first is not None else "no signal"
+    def name(self) -> str | None:
+        """Of the first."""
+        return signal.Signals(self.first).name if self.first is not None else None
 
     def __enter__(self) -> Signals:
         for number in numbers():

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from hwal.env import spelled
 from hwal.watch.beat import Beat, Doom, Leave
 from hwal.watch.patience import LONG
 from hwal.watch.pulse import DATA, EVALUATING, PREPARING, SAVING, TRAINING
 
-LONGER = "--hang-timeout S waits S seconds, --hang-timeout off for ever"
 RUSH = "the run was asked to end, and waits no longer"
 SHOWN = 8  # ranks that are named
 BUSY = {PREPARING: " in rt.prepare", SAVING: " in rt.save"}
@@ -62,8 +62,13 @@ def stuck(world: Mapping[int, Seen]) -> Doom:
     doom = _stuck_world(world)
     asked = next((seen.beat.asked for seen in world.values() if seen.beat.asked), None)
     if asked is None:
-        return replace(doom, hint=LONGER)
+        return replace(doom, hint=longer())
     return replace(doom, what=f"{asked}: {doom.what}", why=f"{doom.why}; {RUSH}" if doom.why else RUSH, asked=asked)
+
+
+def longer(environ: Mapping[str, str] | None = None) -> str:
+    """What to do about a run that takes its time; `environ` as in hwal.env.spelled."""
+    return f"{spelled('hang_timeout', 'S', environ)} waits S seconds, {spelled('hang_timeout', 'off', environ)} for ever"
 
 
 def _stuck_world(world: Mapping[int, Seen]) -> Doom:
@@ -83,7 +88,7 @@ def _stuck_world(world: Mapping[int, Seen]) -> Doom:
 
 def slow(rank: int, world: Mapping[int, Seen]) -> str:
     """The words about a rank that has made no progress for long, but may go on."""
-    return f"{_stuck(rank, world)}. It goes on; --hang-timeout S would end such a run after S seconds"
+    return f"{_stuck(rank, world)}. It goes on; {spelled('hang_timeout', 'S')} would end such a run after S seconds"
 
 
 def apart(ranks: Sequence[int], port: int) -> str:

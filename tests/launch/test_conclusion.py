@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hwal.env import PLAN
 from hwal.errors import EXIT_FAILED, EXIT_OK, EXIT_PREEMPTED
 from hwal.launch.conclusion import End, conclude
 from hwal.launch.outcome import Exit, Failure, Outcome
@@ -51,6 +52,14 @@ SAID = [
         EXIT_FAILED,
         "hwal: rank 0 of 2 on cpu:0 failed first: ValueError: planted\n  ValueError: planted\n" + GO_ON,
     ),
+    (
+        End(-9, failure=KILLED),
+        [],
+        None,
+        EXIT_FAILED,
+        "hwal: rank 0 of 2 was killed by SIGKILL: the kernel's out-of-memory killer does this (see dmesg), or someone did\n"
+        + GO_ON,
+    ),
     (End(1), [], Failure(agent="the machines did not meet"), EXIT_FAILED, "hwal: error: the machines did not meet\n" + GO_ON),
     (End(3), [], None, EXIT_FAILED, "hwal: torchrun ended with exit code 3 and left no word why\n" + GO_ON),
 ]
@@ -77,7 +86,7 @@ def test_the_end_as_printed(
         outcome.write(state)
     if failure is not None:
         failure.write(state)
-    got = conclude(end, 2, None, state, run / "logs", None)
+    got = conclude(end, 2, {PLAN: "{}"}, state, run / "logs", None)
     assert got == (EXIT_FAILED if code == EXIT_PREEMPTED and not saved else code)
     expected = text.replace("RUN", str(run))
     if not saved:
@@ -85,3 +94,13 @@ def test_the_end_as_printed(
             "go on with --resume RUN", "nothing is lost, and there is no checkpoint to go on from"
         )
     assert capsys.readouterr().err == expected
+
+
+def test_a_run_of_plain_python_goes_on_by_a_variable(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "run" / "checkpoints" / "step-00000004").mkdir(parents=True)
+    for end, told in (
+        (End(-9, "SIGTERM", twice=True), "hwal: the last finished checkpoint is whole: go on with HWAL_RESUME={}\n"),
+        (End(-15, "SIGINT", none_there=True), "hwal: SIGINT before any rank had started: go on with HWAL_RESUME={}\n"),
+    ):
+        conclude(end, 1, {}, tmp_path, tmp_path / "run" / "logs", None)
+        assert capsys.readouterr().err.endswith(told.format(tmp_path / "run"))

@@ -35,38 +35,40 @@ def ends(overdue: Overdue, ranks: dict[int, Outcome], beats: Beats, asked: str |
 
 
 def test_nobody_is_ended_while_a_watchdog_is_at_work_or_none_is_yet() -> None:
-    assert ends(Overdue(0.0), {}, {}, None, 200) is None
-    assert ends(Overdue(0.0), {0: RANK}, {}, None, 200) is None, "its script has not come to hwal.start()"
-    assert ends(Overdue(0.0), {0: RANK}, {ME: (replace(BEAT, silence=None), 1)}, None, 200) is None, "--hang-timeout off"
-    overdue = Overdue(0.0)
+    assert ends(Overdue(0.0, {}), {}, {}, None, 200) is None
+    assert ends(Overdue(0.0, {}), {0: RANK}, {}, None, 200) is None, "its script has not come to hwal.start()"
+    assert ends(Overdue(0.0, {}), {0: RANK}, {ME: (replace(BEAT, silence=None), 1)}, None, 200) is None, "--hang-timeout off"
+    overdue = Overdue(0.0, {})
     for second in range(200):
         assert overdue.look({0: RANK}, {ME: (BEAT, second)}, "SIGTERM", float(second)) is None
 
 
 def test_silence_of_all_watchdogs_ends_the_ranks() -> None:
-    overdue = Overdue(0.0)
+    overdue = Overdue(0.0, {})
     assert ends(overdue, {0: RANK}, {ME: (BEAT, 1)}, None, 100) == pytest.approx(65.0, abs=1)
     doom = overdue.look({0: RANK}, {ME: (BEAT, 1)}, None, 1000.0)
     assert doom is not None and doom.what.endswith("for 65 s: rank 0 was last seen at train.py:9, in work")
     other = Outcome(1, ME, "cpu:1", 1.0)
-    assert ends(Overdue(0.0), {0: RANK, 1: replace(other, pid=ME + 1)}, {ME: (BEAT, 1)}, None, 100) is None, "one is starting"
+    assert ends(Overdue(0.0, {}), {0: RANK, 1: replace(other, pid=ME + 1)}, {ME: (BEAT, 1)}, None, 100) is None, (
+        "one is starting"
+    )
 
 
 def test_a_run_that_was_asked_to_end_has_its_grace() -> None:
-    assert ends(Overdue(0.0), {0: RANK}, {}, "SIGTERM", 100) == pytest.approx(GRACE, abs=1)
-    assert ends(Overdue(0.0), {0: RANK}, {ME: (BEAT, 1)}, "SIGTERM", 100) == pytest.approx(GRACE, abs=1)
-    overdue = Overdue(0.0)
+    assert ends(Overdue(0.0, {}), {0: RANK}, {}, "SIGTERM", 100) == pytest.approx(GRACE, abs=1)
+    assert ends(Overdue(0.0, {}), {0: RANK}, {ME: (BEAT, 1)}, "SIGTERM", 100) == pytest.approx(GRACE, abs=1)
+    overdue = Overdue(0.0, {})
     assert ends(overdue, {0: replace(RANK, ended=2.0, exit=0)}, {}, "SIGTERM", 100) == pytest.approx(GRACE, abs=1)
     doom = overdue.look({0: replace(RANK, ended=2.0, exit=0)}, {}, "SIGTERM", 1000.0)
     assert doom is not None and doom.asked == "SIGTERM"
     assert doom.what == "SIGTERM: the ranks did not end within 30 s: their scripts are done"
-    overdue = Overdue(0.0)
+    overdue = Overdue(0.0, {})
     assert ends(overdue, {0: RANK}, {}, None, 100) is None
     assert ends(overdue, {0: RANK}, {}, "SIGTERM", 100) == pytest.approx(GRACE, abs=1), "from the signal on"
 
 
 def test_time_in_which_the_launcher_itself_was_stopped_does_not_count() -> None:
-    overdue = Overdue(0.0)
+    overdue = Overdue(0.0, {})
     assert overdue.look({0: RANK}, {}, "SIGTERM", 1.0) is None
     assert overdue.look({0: RANK}, {}, "SIGTERM", 100_000.0) is None
 

@@ -297,6 +297,20 @@ def test_a_signal_in_what_a_script_does_after_the_run_ends_it(make: Make, proces
     assert code == 75 and said.splitlines()[-1] == "hwal: SIGTERM after the last step: go on with --resume run", said
 
 
+def test_a_signal_while_the_last_checkpoint_is_written_ends_what_comes_after_it(make: Make) -> None:
+    """The script goes on for long then: the signal was for it too."""
+    at_last = """        is_written = rt.saving.wait
+        def wait_late():
+            os.kill(os.getpid(), signal.SIGUSR1)
+            is_written()
+        rt.saving.wait = wait_late
+    print("is through"""
+    run = make("import signal\n" + AFTER.replace('    print("is through', at_last, 1))
+    code, said = run("--device", "null:1")
+    assert code == 75 and said.splitlines()[-1] == "hwal: SIGUSR1 after the last step: go on with --resume run", said
+    assert "is through" not in said
+
+
 def test_a_signal_to_one_rank_after_the_run_leaves_the_others_at_it(make: Make) -> None:
     run = make(AFTER)
     process = run.popen("--device", "null:2")

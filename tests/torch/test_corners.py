@@ -137,10 +137,10 @@ def test_a_nan_on_one_rank_is_left_out_by_all(tmp_path: Path) -> None:
     assert one[0] == two[0] == list(range(1, 13)) and one[2] == two[2] and all(map(math.isfinite, one[2]))
     (told,) = [line for line in one[1] if "the loss of step" in line]
     assert told == (
-        "the loss of step 5 is nan on rank 1: no update (--on-nan skip); "
+        "the loss of step 5 is nan on rank 1: no update (HWAL_ON_NAN=skip); "
         "the gradient of 0.weight is the first that is not finite"
     )
-    assert "1 update was left out (--on-nan skip), in step 5" in one[1] and not two[1]
+    assert "1 update was left out (HWAL_ON_NAN=skip), in step 5" in one[1] and not two[1]
 
 
 def test_nothing_but_nans_ends_even_where_they_are_left_out(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from hwal.env import PLAN
 from hwal.errors import HwalError
 from hwal.watch import judge
 from hwal.watch.beat import Beat, Doom, Leave
@@ -16,6 +17,19 @@ from hwal.watch.pulse import DATA, EVALUATING, PREPARING, SAVING, SCRIPT, TRAINI
 STUCK = Beat(1, 101, "here", 5, TRAINING, 40, "train.py:30, in preprocess", idle=60.2, limit=60.0)
 WAITS = Beat(0, 100, "here", 5, TRAINING, 40, "train.py:12, in main", waits="rt.step", idle=60.1, limit=60.0)
 LONGER = "\n  try:   --hang-timeout S waits S seconds, --hang-timeout off for ever"
+
+
+@pytest.fixture(autouse=True)
+def by_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `hwal train` starts its ranks."""
+    monkeypatch.setenv(PLAN, "{}")
+
+
+def test_a_run_that_hwal_did_not_start_has_no_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(PLAN)
+    hint = "HWAL_HANG_TIMEOUT=S waits S seconds, HWAL_HANG_TIMEOUT=off for ever"
+    assert judge.stuck(world(STUCK, WAITS)).hint == hint
+    assert judge.slow(1, world(STUCK)).endswith("It goes on; HWAL_HANG_TIMEOUT=S would end such a run after S seconds")
 
 
 def world(*beats: Beat | Seen) -> dict[int, Seen]:
