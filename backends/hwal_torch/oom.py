@@ -60,7 +60,7 @@ def explain(rt: SharedTorchRuntime, error: BaseException | None) -> ShortageErro
     if shared := NO_SHARED.search(text):
         return ShortageError(
             f"out of shared memory, through which a loader's workers hand batches over: {shared.group()}",
-            where=_place(rt, left),
+            where=_where(rt, left),
             why=_shared(),
             hint="a larger /dev/shm (docker run --shm-size=8g, or --ipc=host), fewer workers (num_workers), smaller batches",
         )
@@ -74,7 +74,7 @@ def explain(rt: SharedTorchRuntime, error: BaseException | None) -> ShortageErro
         what += ": a thread could not be started"
     elif found := ASKED.search(text):
         what += f": {_bytes(*found.groups())} more could not be had"
-    told = ShortageError(what, where=_place(rt, left))
+    told = ShortageError(what, where=_where(rt, left))
     with suppress(Exception):  # there is little memory left to find words in
         told.why = _in_use(rt, error)
         if not following:
@@ -88,7 +88,7 @@ def _bytes(number: str, unit: str) -> str:
     return size(int(float(number))) if unit == "bytes" else f"{number} {unit}"
 
 
-def _place(rt: SharedTorchRuntime, left: Left | None) -> str:
+def _where(rt: SharedTorchRuntime, left: Left | None) -> str:
     """`rank 1, cuda:1, a micro-batch of 64 rows (64×3×224×224 float32, 64 int64), in an evaluation after step 12`."""
     parts = [f"rank {rt.rank}"] * (rt.world_size > 1) + [str(rt.device)]
     if left is None:

@@ -23,7 +23,7 @@ from hwal.watch import stacks
 from hwal.watch.beat import Beat, Doom
 from hwal.watch.link import Hub, Spoke
 from hwal.watch.spot import Signs
-from hwal.watch.watchdog import Place, Watchdog
+from hwal.watch.watchdog import Member, Watchdog
 
 if TYPE_CHECKING:
     from hwal_torch.runtime import SharedTorchRuntime
@@ -62,7 +62,7 @@ def watch(rt: SharedTorchRuntime, store: Store | None) -> Watchdog:
     rt.stop_request.listen()
     timeout = rt.job.settings.hang_timeout
     signs = replace(SIGNS, compilers=(*SIGNS.compilers, *rt.compilers))
-    dog = Watchdog(Place(rt.rank, rt.world_size), rt.pulse, lambda: progress.step, timeout, signs, Watched(rt))
+    dog = Watchdog(Member(rt.rank, rt.world_size), rt.pulse, lambda: progress.step, timeout, signs, TorchOwner(rt))
     dog.start(None if store is None else meet(store, rt.job.world))
     return dog
 
@@ -90,7 +90,7 @@ def _go_on(rt: SharedTorchRuntime, newest: str | None) -> str | None:
     return f"{spelled('resume', rt.run_dir)} goes on from {newest}"
 
 
-class Watched:
+class TorchOwner:
     """What a watchdog does to its rank (hwal.watch.watchdog.Owner), whatever its main thread does meanwhile."""
 
     def __init__(self, rt: SharedTorchRuntime) -> None:

@@ -17,12 +17,13 @@ from pathlib import Path
 from hwal.launch.outcome import Outcome, leave_ended
 from hwal.watch.beat import Beat, Doom
 from hwal.watch.judge import RUSH, longer
+from hwal.watch.patience import HURRY
 from hwal.watch.spot import Library
 from hwal.watch.stacks import is_stopped, stack_of
 
 FAILED = 3.0  # seconds that ranks have to end by themselves once one has failed; torchrun alone gives them 30
-GRACE = 30.0  # seconds that ranks whose watchdogs are silent have once they were asked to end, as Slurm and Kubernetes give
-JUMP = 1.0  # seconds between two looks at the most: more, and this process was stopped meanwhile
+GRACE = HURRY  # of ranks whose watchdogs are silent once they were asked to end: as long as a watchdog gives its own
+BETWEEN = 1.0  # seconds between two looks at the most: more, and this process was stopped meanwhile
 
 Beats = Mapping[int, tuple[Beat, int]]  # as hwal.launch.word.read_beats gives them
 
@@ -72,7 +73,7 @@ class Overdue:
     def look(self, ranks: Mapping[int, Outcome], beats: Beats, asked: str | None, now: float) -> Doom | None:
         """Why the ranks are to be ended; None as long as they are not. `asked`: the signal that they were passed."""
         mark = (asked, {rank.pid: rank.ended for rank in ranks.values()}, {pid: when for pid, (_, when) in beats.items()})
-        self._silent += min(now - self._last, JUMP)
+        self._silent += min(now - self._last, BETWEEN)
         self._last = now
         running = {number: rank for number, rank in ranks.items() if rank.ended is None}
         if mark != self._before or any(is_stopped(rank.pid) for rank in running.values()):

@@ -10,9 +10,7 @@ from collections.abc import Mapping
 from hwal.env import ATTEMPT, ROUND, WORLD
 from hwal.errors import UsageError, WorldError
 from hwal.launch import slurm
-from hwal.values import SLICE, World
-
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
+from hwal.values import LOOPBACK, SLICE, World
 
 
 def read_world(environ: Mapping[str, str]) -> World:

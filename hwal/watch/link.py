@@ -14,10 +14,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
+from hwal.values import LOOPBACK
+
 CONNECT = 5.0  # seconds
 LONGEST = 1 << 16  # bytes of a message
 KEEP_ALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}  # a machine that is lost closes nothing
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class Line:

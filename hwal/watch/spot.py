@@ -65,10 +65,10 @@ class Library:
         while frame is not None and self.holds(frame.f_code.co_filename):
             inner.append((str(frame.f_globals.get("__name__", "")), frame.f_code.co_name))
             frame = frame.f_back
-        place = frame or first
-        if place is None:
+        shown = frame or first
+        if shown is None:
             return Spot("no Python code")
-        line = _shown(place.f_code.co_filename, place.f_lineno, place.f_code.co_name)
+        line = _shown(shown.f_code.co_filename, shown.f_lineno, shown.f_code.co_name)
         modules = [module for module, _ in inner]
         return Spot(
             line,

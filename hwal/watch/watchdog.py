@@ -27,13 +27,13 @@ from hwal.watch.roll import LATE, Roll
 from hwal.watch.spot import Signs
 from hwal.watch.watched import Watched
 
-GRACE = 1.0  # seconds for a rank to run into a lost connection by itself
+NOTICE = 1.0  # seconds for a rank to run into a lost connection by itself
 JOIN = 2 * CONNECT  # seconds for a rank to be heard of
 LAST = 5.0  # seconds for a script to end by an error that tells of a lost rank
 
 
 @dataclass(frozen=True)
-class Place:
+class Member:
     """Which rank this is, and of how many."""
 
     rank: int
@@ -63,9 +63,9 @@ class Watchdog:
     """`asked`: --hang-timeout, as Patience takes it. `steps`: how many are done."""
 
     def __init__(
-        self, place: Place, pulse: Pulse, steps: Callable[[], int], asked: float | str | None, signs: Signs, owner: Owner
+        self, member: Member, pulse: Pulse, steps: Callable[[], int], asked: float | str | None, signs: Signs, owner: Owner
     ) -> None:
-        self._place = place
+        self._member = member
         self._pulse = pulse
         self._steps = steps
         self._asked = asked
@@ -88,25 +88,25 @@ class Watchdog:
         self._watched = Watched(self._signs)
         self._patience = Patience(self._asked, now)
         self._roll = Roll(self._patience.tick)
-        alone = self._place.size == 1
-        self._look = Look(self._place.rank, alone, self._watched, self._pulse, self._steps, self._patience, now)
+        alone = self._member.size == 1
+        self._look = Look(self._member.rank, alone, self._watched, self._pulse, self._steps, self._patience, now)
         threading.Thread(target=self._watch, name="hwal-watchdog", daemon=True).start()
 
     def leave(self, error: BaseException | None) -> None:
         """The last word: this rank's script is done, or failed. Nobody watches it from here on."""
         if self._stopped.is_set():
             return
-        self._send({"left": Leave(self._place.rank, self._steps(), _failed(error)).to_dict()})
+        self._send({"left": Leave(self._member.rank, self._steps(), _failed(error)).to_dict()})
         self._stopped.set()  # not before: its thread then closes the socket
 
     def explain(self) -> LostRankError | None:
         """After an error that says that a connection closed: which rank is gone, if one is."""
-        if self._place.size == 1 or not self._known.wait(2 * GRACE):
+        if self._member.size == 1 or not self._known.wait(2 * NOTICE):
             return None
         if self._doom is None:  # a rank has left, but maybe another is to blame
-            time.sleep(GRACE / 2)
+            time.sleep(NOTICE / 2)
         doom = self._doom or judge.left(next(iter(self._roll.left.values())))
-        self._doom_at = time.monotonic() + GRACE + LAST  # the error ends the script; that may take a moment
+        self._doom_at = time.monotonic() + NOTICE + LAST  # the error ends the script; that may take a moment
         return LostRankError(doom.what, why=doom.why, hint=doom.hint)
 
     # the watchdog's thread
@@ -119,7 +119,7 @@ class Watchdog:
         except Exception as error:  # whatever it is, the run goes on; a line that closes without a word is a rank that is lost
             why = f"{type(error).__name__}: {error}"
             self._send({"apart": why})
-            self._owner.tell(f"note: rank {self._place.rank} stands apart from the watch over hangs from here on: {why}")
+            self._owner.tell(f"note: rank {self._member.rank} stands apart from the watch over hangs from here on: {why}")
         finally:
             self._watched.close()
             self._owner.rest()
@@ -188,7 +188,7 @@ class Watchdog:
                 self._take_apart(rank, str(message["apart"]))
         if not message and (beat := roll.gone(rank)) is not None:
             how = stacks.how_it_ended(beat.pid) if beat.place == place() else "ended, or its machine is lost"
-            self._ends(judge.gone(beat, self._steps(), how), GRACE)
+            self._ends(judge.gone(beat, self._steps(), how), NOTICE)
         if not message or rank in roll.left:
             self._lose(rank)
 
@@ -238,7 +238,7 @@ class Watchdog:
 
     def _missing(self, world: Mapping[int, Seen]) -> list[int]:
         """The ranks that this one hears nothing of, although they have not left."""
-        return [rank for rank in range(self._place.size) if rank not in world and rank not in self._roll.left]
+        return [rank for rank in range(self._member.size) if rank not in world and rank not in self._roll.left]
 
     def _tell_apart(self, missing: list[int]) -> None:
         """Once, by rank 0; where it is that one which nothing is heard of, a rank has said so of itself (its Owner)."""

@@ -18,7 +18,7 @@ from hwal.watch.judge import Seen, stalled
 from hwal.watch.link import Hub, Line, Spoke
 from hwal.watch.pulse import PREPARING, SAVING, TRAINING, Pulse
 from hwal.watch.spot import Signs
-from hwal.watch.watchdog import Place, Watchdog
+from hwal.watch.watchdog import Member, Watchdog
 
 LIMIT = 1.0  # seconds
 PATIENCE = 20.0  # seconds for what must come at some time
@@ -42,7 +42,7 @@ class Rank:
         self.doom: Doom | None = None
         self.doomed, self.done = threading.Event(), threading.Event()
         self.link: Hub | Spoke | None = hub if rank == 0 or hub is None else Spoke("127.0.0.1", hub.port, hub.key, rank)
-        self.dog = Watchdog(Place(rank, size), self.pulse, lambda: self.steps, asked, SIGNS, self)
+        self.dog = Watchdog(Member(rank, size), self.pulse, lambda: self.steps, asked, SIGNS, self)
         self.signal: str | None = None
         self.shown = 0
         self.told: list[str] = []
