@@ -102,6 +102,15 @@ def test_a_rank_has_its_rows(tmp_path: Path) -> None:
     assert ranks == [{"names": alone["names"], "parameters": alone["parameters"] / 2, "state": alone["state"] / 2}] * 2
 
 
+def test_a_loss_that_is_no_number_on_one_rank_ends_all(tmp_path: Path) -> None:
+    """Whichever has the row of a parameter that is not finite, all name that parameter."""
+    outcomes = run(2, train, Trial(blocks=2, epochs=1, nan_at=3, nan_on=1), folder=tmp_path, runtime=Sharded)
+    for outcome in outcomes:
+        told = outcome.error or ""
+        assert "the loss of step 3 is nan" in told and "is the first that is not finite" in told, outcome
+    assert not (tmp_path / "checkpoints").exists()
+
+
 def test_an_optimizer_that_looks_across_rows_is_refused(tmp_path: Path) -> None:
     for outcome in run(2, train, Trial(blocks=2, optimizer="adafactor"), folder=tmp_path, runtime=Sharded):
         assert "Adafactor looks across the rows of a parameter" in (outcome.error or ""), outcome
