@@ -4,7 +4,8 @@
 
 FOLDER holds `rank-0-of-8.pth` … (anything may stand before `rank`), each with a `model` and its `shard_metadata`, as
 torch_xla's documentation has scripts save them. OUT, FOLDER unless given, gets `model.safetensors` with whole tensors under
-the model's own names, which loads without torch_xla. Tensor by tensor, so that memory holds one of them.
+the model's own names, which loads without torch_xla. Tensor by tensor, so that memory holds one of them. What optimizers had
+is left behind.
 """
 
 from __future__ import annotations

@@ -14,6 +14,9 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 
 from hwal.env import Settings  # noqa: E402
 from hwal.errors import CheckpointError  # noqa: E402
+from hwal_torch.harness import run_world  # noqa: E402
+from hwal_torch.suite.jobs import Trial  # noqa: E402
+from hwal_torch.suite.tasks import train  # noqa: E402
 from hwal_tpu.consolidate import consolidate, find, main  # noqa: E402
 
 from . import v1_files  # noqa: E402
@@ -24,8 +27,6 @@ from . import v1_files  # noqa: E402
 def test_as_torch_xla_does_it(tmp_path: Path, size: int) -> None:
     """Cut by torch_xla's class, flattened or not, in one unit or nested: the weights that the model had, to the bit."""
     pytest.importorskip("torch_xla", reason="torch_xla is in the environment of ci/xla.txt")
-    from hwal_torch.harness import run_world
-
     (outcome,) = run_world(
         "tpu:cpu", 1, v1_files.write, size, tmp_path, run_dir=tmp_path / "run", settings=Settings(), limit=400
     )
@@ -58,6 +59,14 @@ def test_the_command(tmp_path: Path) -> None:
     )
     assert f"1 tensors in {tmp_path / 'ranks' / 'model.safetensors'}" in done.stderr
     assert torch.equal(load_file(tmp_path / "ranks" / "model.safetensors")["weight"], torch.arange(6.0).view(2, 3))
+
+
+@pytest.mark.slow
+def test_resume_tells_of_the_command(tmp_path: Path) -> None:
+    rank_file(tmp_path / "ranks", 0, 1)
+    settings = Settings(resume=str(tmp_path / "ranks"))
+    (outcome,) = run_world("cpu", 1, train, Trial(), run_dir=tmp_path / "run", settings=settings)
+    assert f"python -m hwal_tpu.consolidate {tmp_path / 'ranks'} makes model.safetensors" in (outcome.error or ""), outcome
 
 
 def test_a_rank_that_is_missing_is_named(tmp_path: Path) -> None:
