@@ -23,6 +23,11 @@ class Device(Record):
         native: precision -> the unit that computes it natively ("bf16" -> "AMX-BF16"); others are emulated or missing.
             An fp16 listed before fp32 may be what auto trains in, where there is no bf16; one listed after it may not.
         sources: field -> "driver", "sysfs", "procfs", "text", "table" or "guess".
+        part_of: the id of the whole GPU that this is a partition of (a MIG instance, an XCD of CPX mode).
+        parts: ids of the partitions it is cut into: it is none to train on as a whole then.
+        pci: its address on the PCI bus ("0000:4a:00.0").
+        ports: speed of each direct link (NVLink, xGMI) that is up, bytes per second in one direction.
+        outer: its number in the driver's own enumeration, where masks or another order make that differ from `index`.
     """
 
     backend: str
@@ -36,6 +41,11 @@ class Device(Record):
     threads: int | None = None
     native: Mapping[str, str] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
+    part_of: str | None = None
+    parts: tuple[str, ...] = ()
+    pci: str | None = None
+    ports: tuple[float, ...] = ()
+    outer: int | None = None
 
 
 @dataclass(frozen=True)
@@ -47,6 +57,9 @@ class Link(Record):
         bandwidth: bytes per second in one direction, or None.
         p2p: whether the two can read each other's memory without the host; None when not asked or not known.
         source: as Device.sources.
+        count: direct links in the bundle (NVLinks, xGMI links), None where it is not known.
+        distance: the driver's own measure, less is nearer; it compares pairs of the same class on the same machine.
+        path: class of the PCIe path beside a direct link.
     """
 
     a: int
@@ -56,6 +69,9 @@ class Link(Record):
     p2p: bool | None = None
     source: str = "guess"
     backend: str = ""
+    count: int | None = None
+    distance: int | None = None
+    path: str | None = None
 
 
 @dataclass(frozen=True)

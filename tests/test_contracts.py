@@ -38,6 +38,7 @@ PLANTED = [
     ("pure", "hwal/choose.py", "import os\n"),
     ("pure", "hwal/plan/make.py", "def f():\n    from subprocess import run\n"),
     ("pure", "hwal/plan/precision.py", "from pathlib import Path\n"),
+    ("pure", "hwal/order/ring.py", "import os\n"),
     ("pure-launch", "hwal/launch/build.py", "import os.path\n"),
     ("pure-launch", "hwal/launch/world.py", "def f():\n    import socket\n"),
     ("layers", "hwal/values.py", "from hwal import choose\n"),

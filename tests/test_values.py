@@ -147,7 +147,18 @@ def test_the_json_contract_of_hwal_devices() -> None:
     assert set(document["choice"]) == {"target", "backend", "devices", "why", "passed_over"}
     assert set(document["choice"]["passed_over"][0]) == {"backend", "why"}
     assert {"backend", "index", "name", "id", "memory_bytes", "numa"} < set(document["devices"][0])
-    assert set(document["links"][0]) == {"a", "b", "class", "bandwidth", "p2p", "source", "backend"}
+    assert set(document["links"][0]) == {
+        "a",
+        "b",
+        "class",
+        "bandwidth",
+        "p2p",
+        "source",
+        "backend",
+        "count",
+        "distance",
+        "path",
+    }
     assert [(link["a"], link["b"]) for link in document["links"]] == [(0, 1), (0, 2), (1, 2)]
     assert len(document["devices"]) == 3
 
