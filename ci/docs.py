@@ -23,6 +23,8 @@ from hwal.registry import BUILT_IN, Registry  # noqa: E402
 BLOCK = re.compile(r"<!-- generated: (?P<name>[a-z-]+) -->\n(?P<body>.*?)<!-- /generated -->", re.DOTALL)
 
 VERIFIED: Mapping[str, str] = {
+    "cuda": "its probe on recorded hosts, and against a driver's library that tests build; no GPU yet",
+    "rocm": "its probe on recorded hosts; no GPU yet",
     "cpu": "trained on in every run of ci/check",
     "tpu": "`tpu:cpu` (XLA's CPU platform) trained on in every run of ci/check; its probe on recorded hosts; no chip yet",
     "null": "trained on in every run of ci/check (it computes on the CPU)",

@@ -32,6 +32,13 @@ class Backend(ABC):
     def probe(self, host: Host, asked: Target | None = None) -> Probe:
         """Looks for devices. `asked` is the target that names this backend, None when only looking."""
 
+    def capture(self, text: str, where: str) -> Probe | None:
+        """What a tool of the vendor printed (`hwal devices --from FILE`), as the probe that its machine would have given.
+
+        None where no tool of this backend prints such a thing. Raises RecordError naming `where` and the line that is damaged.
+        """
+        return None
+
     def select(self, asked: Target, probe: Probe) -> tuple[Device, ...]:
         """The devices that `asked` names, in its order: indices or ids, separated by commas. Raises DeviceError."""
         if asked.spec is None:

@@ -46,15 +46,34 @@ def facts(host: Host) -> HostFacts:
 
 
 def read_machine(path: str) -> Machine | RecordedHost:
-    """A machine from a file of `hwal devices --json`, or a recorded host from its folder. Raises UsageError."""
+    """A machine from a file of `hwal devices --json` or of a vendor's tool, or a recorded host from its folder.
+
+    Raises UsageError.
+    """
     source = Path(path)
     if source.is_dir():
         return RecordedHost.load(source)
     try:
-        text = source.read_text(encoding="utf-8")
+        text = _decoded(source.read_bytes())
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
             f"cannot read {path}: {getattr(error, 'strerror', None) or error}",
             hint="hwal devices --json > FILE writes such a file",
         ) from None
-    return Machine.from_json(text, path)
+    if '"probes"' not in text:
+        for backend in Registry(Host()).backends():
+            captured = None if isinstance(backend, Probe) else backend.capture(text, path)
+            if captured is not None:
+                return Machine(HostFacts(None, "unknown", "unknown"), (captured,))
+    if text.lstrip()[:1] == "{":
+        return Machine.from_json(text, path)
+    raise UsageError(
+        "not a file that hwal or a vendor's tool wrote: nothing in it is known",
+        where=path,
+        hint="hwal devices --json, nvidia-smi topo -m or amd-smi topology write such a file; hwal devices --help names all",
+    )
+
+
+def _decoded(content: bytes) -> str:
+    """UTF-8; or UTF-16, as PowerShell writes what is redirected to a file."""
+    return content.decode("utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")

@@ -12,7 +12,9 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import field
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from hwal.errors import UsageError
 from hwal.record import Record, dataclass
@@ -115,6 +117,14 @@ class Host:
             return None
         return Output(done.stdout, done.stderr, done.returncode)
 
+    def driver(self, reader: str) -> Any:
+        """What a vendor's library tells: the JSON value that `reader` ("module:function" of a backend) returns on this machine.
+
+        None where there is no such library. The function must not raise; a recorded host has its answer by its name.
+        """
+        module, _, function = reader.partition(":")
+        return getattr(import_module(module), function)()
+
     def entry_points(self, group: str) -> tuple[EntryPoint, ...]:
         """Entry points of all installed distributions, read from their files: importlib.metadata costs five times as much."""
         found = [
@@ -175,7 +185,8 @@ def _section(text: str, group: str) -> Iterator[tuple[str, str]]:
 class Recording(Record):
     """A machine on paper: everything that probes asked of it, and the answers.
 
-    `denied` are the files that this process might not read and write; `requires` is by distribution, as `versions` is.
+    `denied` are the files that this process might not read and write; `requires` is by distribution, as `versions` is;
+    `drivers` is what vendors' libraries told, by reader (Host.driver).
     """
 
     name: str | None = None
@@ -192,6 +203,7 @@ class Recording(Record):
     links: Mapping[str, str] = field(default_factory=dict)
     denied: tuple[str, ...] = ()
     requires: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    drivers: Mapping[str, Any] = field(default_factory=dict)
 
 
 class RecordedHost(Host):
@@ -249,6 +261,9 @@ class RecordedHost(Host):
 
     def run(self, *argv: str, timeout: float = 5.0) -> Output | None:
         return self.recording.commands.get(" ".join(argv))
+
+    def driver(self, reader: str) -> Any:
+        return self.recording.drivers.get(reader)
 
     def entry_points(self, group: str) -> tuple[EntryPoint, ...]:  # a recording keeps those of hwal.backends only
         return self.recording.entry_points

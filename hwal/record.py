@@ -44,7 +44,7 @@ class FrozenMapping(Mapping[str, T]):
         return len(self._items)
 
     def __hash__(self) -> int:
-        return hash(frozenset(self._items.items()))
+        return hash(frozenset(self._items))  # values may be JSON, lists among it
 
     def __repr__(self) -> str:
         return repr(self._items)

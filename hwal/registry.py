@@ -14,6 +14,8 @@ from hwal.values import Probe
 GROUP = "hwal.backends"
 
 BUILT_IN: Mapping[str, str] = {
+    "cuda": "hwal_cuda:backend",
+    "rocm": "hwal_rocm:backend",
     "cpu": "hwal_cpu:backend",
     "tpu": "hwal_tpu:backend",
     "null": "hwal_null:backend",

@@ -17,7 +17,7 @@ AUTO = "auto"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")  # addresses of a world whose ranks are all on one machine
 SLICE = "slice"  # World.launcher of machines that start the same command with no launcher between them (Backend.world)
 AXES = ("dp", "fsdp", "tp", "pp", "cp")
-LATER = {"cuda": "NVIDIA GPUs", "rocm": "AMD GPUs", "mps": "Apple GPUs"}  # backends still to come
+LATER = {"mps": "Apple GPUs"}  # backends still to come
 ALSO_KNOWN_AS = {
     "gpu": "cuda (NVIDIA) or rocm (AMD)",
     "nvidia": "cuda",

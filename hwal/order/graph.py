@@ -85,7 +85,7 @@ def grade(link: Link | None) -> Grade:
     if link.p2p is False:
         return min(tier, TIERS["SYS"]), 0, 0, 0
     count = int(bundle[1]) if bundle else (link.count or 0) if tier == DIRECT else 0
-    near = 0 if link.distance is None or tier == DIRECT else -link.distance
+    near = 0 if link.distance is None else -link.distance
     return tier, count, link.bandwidth or 0, near
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from hwal.backend import Backend
 from hwal.errors import HwalError, OutputError
@@ -32,6 +33,7 @@ class RecordingHost(Host):
         self._links: dict[str, str] = {}
         self._denied: set[str] = set()
         self._requires: dict[str, tuple[str, ...]] = {}
+        self._drivers: dict[str, Any] = {}
 
     @property
     def name(self) -> str | None:
@@ -100,6 +102,12 @@ class RecordingHost(Host):
             self._requires[distribution] = found
         return found
 
+    def driver(self, reader: str) -> Any:
+        told = self.live.driver(reader)
+        if told is not None:
+            self._drivers[reader] = told
+        return told
+
     def entry_points(self, group: str) -> tuple[EntryPoint, ...]:
         found = self.live.entry_points(group)
         if group == GROUP:
@@ -127,6 +135,7 @@ class RecordingHost(Host):
             links=dict(sorted(self._links.items())),
             denied=tuple(sorted(self._denied)),
             requires=dict(sorted(self._requires.items())),
+            drivers=dict(sorted(self._drivers.items())),
         )
 
 

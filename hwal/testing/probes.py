@@ -267,6 +267,7 @@ def _broken(recording: Recording, paths: list[str], garbage: str) -> RecordedHos
             files={**recording.files, **dict.fromkeys(paths, garbage)},
             commands=dict.fromkeys(recording.commands, broken),
             versions=dict.fromkeys(recording.versions, garbage),
+            drivers=dict.fromkeys(recording.drivers, garbage),
             env=dict.fromkeys(recording.env, garbage),
         )
     )

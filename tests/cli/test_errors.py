@@ -67,8 +67,9 @@ hwal: error: cannot read nothing.json: No such file or directory
 
 $ hwal devices --from s.py
 2
-hwal: error: not JSON: Expecting value: line 1 column 1 (char 0)
+hwal: error: not a file that hwal or a vendor's tool wrote: nothing in it is known
   where: s.py
+  try:   hwal devices --json, nvidia-smi topo -m or amd-smi topology write such a file; hwal devices --help names all
 
 $ hwal devices --from empty.json
 2
@@ -167,7 +168,7 @@ hwal: error: this version has no keras runtime for cpu; there is torch
 
 $ hwal train --device cpi s.py
 2
-hwal: error: unknown device 'cpi'; there are auto, cpu, tpu, null
+hwal: error: unknown device 'cpi'; there are auto, cuda, rocm, cpu, tpu, null
   where: --device cpi
   try:   did you mean cpu?
 
@@ -179,9 +180,9 @@ hwal: error: cpu has no device '7'; there are 0 (node0)
 
 $ hwal train --device cuda:0 s.py
 2
-hwal: error: cuda (NVIDIA GPUs) comes with a later version of hwal; this one has auto, cpu, tpu, null
+hwal: error: no cuda device on this machine; ready here: cpu (1 × Toy CPU), null (3 × imaginary device)
   where: --device cuda:0
-  try:   --device auto
+  try:   --device cpu, or --device auto
 
 $ hwal train --device tpu:v5e-8 s.py
 2

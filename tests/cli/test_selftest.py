@@ -103,7 +103,7 @@ def test_no_such_device(hwal: Hwal) -> None:
     result = hwal("selftest", "--device", "abacus")
     assert (result.code, result.err.splitlines()[0]) == (
         2,
-        "hwal: error: unknown device 'abacus'; there are auto, cpu, tpu, null",
+        "hwal: error: unknown device 'abacus'; there are auto, cuda, rocm, cpu, tpu, null",
     )
 
 

@@ -1,0 +1,46 @@
+"""NVIDIA's GPUs: CUDA, NCCL between ranks, one process a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from hwal.backend import Backend
+from hwal.host import Host
+from hwal.values import Caps, Plan, Probe, Target, World
+
+EMULATED = {"bf16": "computed in fp32 below Ampere: no faster than fp32, at half the memory for activations"}
+
+
+class CudaBackend(Backend):
+    name = "cuda"
+    priority = 100
+    extra = "cuda"
+    caps = Caps(frameworks=("torch",), collectives="nccl", sharding=True, pinned_memory=True, emulated=EMULATED)
+    runtimes: ClassVar[Mapping[str, str]] = {"torch": "hwal_cuda.torch_runtime:CudaTorchRuntime"}
+
+    def probe(self, host: Host, asked: Target | None = None) -> Probe:
+        from hwal_cuda.present import ABSENT, cards, has_driver  # workers import this package too, and never probe
+
+        if not has_driver(host) and not cards(host):
+            return Probe(self.name, "absent", ABSENT)
+        from hwal_cuda.probe import probe
+
+        return probe(host)
+
+    def capture(self, text: str, where: str) -> Probe | None:
+        from hwal_cuda.captures import read
+
+        return read(text, where)
+
+    def rank_environment(self, plan: Plan, world: World, host: Host) -> dict[str, str]:
+        """All ranks see the plan's devices, in the plan's order, by UUID: numbers mean something else in a container."""
+        from hwal_cuda.launch import mask
+
+        return mask(plan)
+
+    def resources(self, plan: Plan) -> dict[str, str]:
+        return {"nvidia.com/gpu": str(len(plan.devices))}
+
+
+backend = CudaBackend()

@@ -1,0 +1,53 @@
+"""What the readers share: the probe they end with, and the error for a line that is damaged."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import combinations
+
+from hwal.errors import RecordError
+from hwal.topology import Device, Link
+from hwal.values import Probe
+
+UNKNOWN = re.compile(r"^\[?(N/A|Not Supported|Unknown Error|Insufficient Permissions|GPU requires reset|.*deprecated)?\]?$")
+
+
+def damaged(what: str, where: str, number: int, tool: str) -> RecordError:
+    """The error for line `number` (1 the first)."""
+    return RecordError(
+        what, where=f"{where}, line {number}", hint=f"capture it again with {tool}: the file is cut off or was edited"
+    )
+
+
+def known(text: str | None) -> str | None:
+    """A value, or None for what the tool prints in place of one."""
+    return None if text is None or UNKNOWN.match(text.strip()) else text.strip()
+
+
+def mebibytes(text: str | None) -> int | None:
+    """Bytes of `81559 MiB` or `81559`."""
+    found = re.fullmatch(r"(\d+)( MiB)?", known(text) or "")
+    return int(found[1]) << 20 if found and int(found[1]) else None
+
+
+def address(text: str | None) -> str | None:
+    """`00000000:4A:00.0` as the kernel writes it: `0000:4a:00.0`."""
+    found = re.fullmatch(r"([0-9A-Fa-f]{4,8}):([0-9A-Fa-f]{2}):([0-9A-Fa-f]{2})\.([0-9A-Fa-f])", (text or "").strip())
+    return f"{int(found[1], 16):04x}:{found[2]}:{found[3]}.{found[4]}".lower() if found else None
+
+
+def probe(devices: Sequence[Device], tool: str, notes: Sequence[str] = (), links: Sequence[Link] | None = None) -> Probe:
+    """The probe of what a tool told. Ids that several devices share were masked by whoever published them, and are left out."""
+    counts = Counter(device.id for device in devices if device.id)
+    if any(count > 1 for count in counts.values()):
+        devices = [replace(device, id=None) for device in devices]
+        notes = (*notes, "several GPUs have the same UUID in this file: left out")
+    if links is None:
+        pairs = combinations(range(len(devices)), 2)
+        links = [Link(a, b, "", source="text", backend="cuda") for a, b in pairs]
+    names = Counter(device.name or "NVIDIA GPU" for device in devices)
+    what = ", ".join(f"{count} × {name}" for name, count in names.items())
+    return Probe("cuda", "ready", f"{what}, as {tool} prints", devices=tuple(devices), links=tuple(links), notes=tuple(notes))

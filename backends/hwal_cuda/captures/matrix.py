@@ -1,0 +1,106 @@
+"""`nvidia-smi topo -m`: the matrix of links.
+
+Row labels are trusted, and exactly as many cells as there are GPU columns are taken: what follows (NICs, affinities) may be
+glued together, cut off or empty. The affinity columns are those of the caller's cgroup, and tell no cores of the hardware; the
+NUMA column is taken where it names one node. The last column, GPU NUMA ID, is the node that a Grace GPU's own memory makes.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import combinations
+
+from hwal.topology import Device, Link
+from hwal.values import Probe
+from hwal_cuda.captures.build import damaged, probe
+
+TOOL = "nvidia-smi topo -m"
+ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+QUOTE = re.compile(r"^\s*(?:#|>|//)+ ?")
+CELL = re.compile(r"X|NV\d+|PIX|PXB|PHB|PSB|NODE|SYS|SOC|N/A")
+GPU = re.compile(r"GPU\d+")
+AFFINITY = "CPU Affinity"
+
+
+def read(lines: list[str], where: str) -> Probe | None:
+    """The GPUs and the classes of their links; None where no line is such a matrix's header."""
+    if any("between two GPUs" in line for line in lines):  # AMD's tables look alike
+        return None
+    rows = [QUOTE.sub("", ANSI.sub("", line)).rstrip() for line in lines]
+    at = next((i for i, row in enumerate(rows) if _is_header(row)), None)
+    if at is None:
+        return None
+    head, _, trailing = rows[at].partition(AFFINITY)
+    columns = re.findall(r"GPU\d+|\S+", head)  # GPU columns may be glued; the names of NICs are told apart by spaces
+    labels = [name for name in columns if GPU.fullmatch(name)]
+    others = columns[len(labels) :]
+    if columns[: len(labels)] != labels or len(set(labels)) != len(labels):
+        raise damaged(f"the header's GPU columns are {' '.join(labels)}", where, at + 1, TOOL)
+    cells, devices = [], []
+    number = at
+    for i, label in enumerate(labels):
+        number = _next(rows, number)
+        row = rows[number] if number < len(rows) else ""
+        parts = row.split()
+        if not parts or parts[0] != label:
+            got = f"begins with {parts[0]!r}" if parts else "is missing"
+            raise damaged(f"the row of {label} {got}: {len(labels)} GPU columns need as many rows", where, number + 1, TOOL)
+        cells.append(_cells(parts[1:], i, label, len(labels), where, number + 1))
+        numa = _numa(row, len(labels) + len(others), len(head), AFFINITY in rows[at], "NUMA Affinity" in trailing)
+        sources = {} if numa is None else {"numa": "text"}
+        devices.append(Device("cuda", i, numa=numa, outer=int(label[3:]), sources=sources))
+        for j in range(i):
+            if cells[i][j] != cells[j][i]:
+                what = f"{label} to {labels[j]} is {cells[i][j]}, but {labels[j]} to {label} is {cells[j][i]}"
+                raise damaged(what, where, number + 1, TOOL)
+    links = [
+        Link(a, b, "" if cells[a][b] == "N/A" else cells[a][b], source="text", backend="cuda", count=_bundle(cells[a][b]))
+        for a, b in combinations(range(len(labels)), 2)
+    ]
+    return probe(devices, TOOL, (), links)
+
+
+def _is_header(row: str) -> bool:
+    parts = row.split()
+    return bool(parts) and parts[0].startswith("GPU0") and not CELL.fullmatch((*parts, "")[1])
+
+
+def _next(rows: list[str], number: int) -> int:
+    """The next line that holds something."""
+    number += 1
+    while number < len(rows) and not rows[number].strip():
+        number += 1
+    return number
+
+
+def _cells(parts: list[str], own: int, label: str, n: int, where: str, line: int) -> list[str]:
+    """The first n cells of a row, SOC (as old drivers print it) as SYS."""
+    cells = parts[:n]
+    if len(cells) < n:
+        raise damaged(f"the row of {label} has {len(cells)} cells for {n} GPUs", where, line, TOOL)
+    for i, cell in enumerate(cells):
+        if not CELL.fullmatch(cell):
+            raise damaged(f"{cell!r} in the row of {label} is no kind of link", where, line, TOOL)
+        if (cell == "X") != (i == own):
+            raise damaged(
+                f"the row of {label} has {cell} where GPU{i} stands: a cell is missing or too many", where, line, TOOL
+            )
+    return ["SYS" if cell == "SOC" else cell for cell in cells]
+
+
+def _bundle(cell: str) -> int | None:
+    return int(cell[2:]) if cell.startswith("NV") else None
+
+
+def _numa(row: str, columns: int, offset: int, affinity: bool, numa: bool) -> int | None:
+    """The NUMA node in a row's trailing cells: by tabs where there are any, else by where the header's columns stand."""
+    if not (affinity and numa):
+        return None
+    if "\t" in row:
+        trailing = [cell.strip() for cell in row.strip().split("\t")][1 + columns :]
+        cells = [cell for cell in trailing[1:] if cell]
+    else:
+        found = list(re.finditer(r"\S+", row))[1 + columns :]
+        empty = bool(found) and found[0].start() > offset + len(AFFINITY)  # no CPU affinity: the first value is the node
+        cells = [match.group() for match in found[0 if empty else 1 :]]
+    return int(cells[0]) if cells and cells[0].isdigit() else None

@@ -1,0 +1,87 @@
+"""What NVML told, as values: the document that hwal_cuda.nvml.read returns and a recorded host keeps."""
+
+from __future__ import annotations
+
+from hwal.record import Record, dataclass
+
+# nvmlReturn_t, as nvml.h numbers them
+NO_PERMISSION, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND, LOST, MISMATCH, RESET = 4, 9, 12, 13, 15, 18, 16
+
+
+@dataclass(frozen=True)
+class Trouble(Record):
+    """A call that failed: NVML's code, and its text."""
+
+    code: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Instance(Record):
+    """A MIG instance."""
+
+    uuid: str
+    name: str | None = None
+    memory: int | None = None
+
+
+@dataclass(frozen=True)
+class Port(Record):
+    """An NVLink that is up. `speed`: MB/s in one direction. `remote`: gpu, switch or npu. `peer`: PCI address there."""
+
+    link: int
+    speed: int | None = None
+    remote: str | None = None
+    peer: str | None = None
+
+
+@dataclass(frozen=True)
+class Fabric(Record):
+    """A GPU's place in an NVLink fabric: state (not supported, not started, in progress, completed), cluster, clique."""
+
+    state: str
+    status: int = 0
+    cluster: str | None = None
+    clique: int | None = None
+
+
+@dataclass(frozen=True)
+class Gpu(Record):
+    """One GPU of NVML's enumeration, which is PCI order and knows no mask. What a call did not tell is None.
+
+    `memory` in bytes; `capability` is the compute capability, (9, 0). `down`: NVLinks that are not up.
+    """
+
+    index: int
+    trouble: Trouble | None = None
+    uuid: str | None = None
+    name: str | None = None
+    pci: str | None = None
+    memory: int | None = None
+    capability: tuple[int, int] | None = None
+    mig: bool | None = None
+    instances: tuple[Instance, ...] = ()
+    ports: tuple[Port, ...] = ()
+    down: int = 0
+    fabric: Fabric | None = None
+
+
+@dataclass(frozen=True)
+class Pair(Record):
+    """Two GPUs by index: class of the PCIe path, and whether each can read the other's memory."""
+
+    a: int
+    b: int
+    path: str | None = None
+    read: bool | None = None
+
+
+@dataclass(frozen=True)
+class Report(Record):
+    """All of it. `cuda`: the newest CUDA the driver runs (13000 is 13.0). `trouble`: why there is nothing to tell."""
+
+    driver: str | None = None
+    cuda: int | None = None
+    trouble: Trouble | None = None
+    gpus: tuple[Gpu, ...] = ()
+    pairs: tuple[Pair, ...] = ()

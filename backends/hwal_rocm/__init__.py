@@ -1,0 +1,46 @@
+"""AMD's GPUs: ROCm, RCCL between ranks (torch calls it nccl), one process a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from hwal.backend import Backend
+from hwal.host import Host
+from hwal.values import Caps, Plan, Probe, Target, World
+
+EMULATED = {"bf16": "computed in fp32 before gfx90a (MI200): no faster than fp32"}
+
+
+class RocmBackend(Backend):
+    name = "rocm"
+    priority = 95
+    extra = "rocm"
+    caps = Caps(frameworks=("torch",), collectives="nccl", sharding=True, pinned_memory=True, emulated=EMULATED)
+    runtimes: ClassVar[Mapping[str, str]] = {"torch": "hwal_rocm.torch_runtime:RocmTorchRuntime"}
+
+    def probe(self, host: Host, asked: Target | None = None) -> Probe:
+        from hwal_rocm.present import ABSENT, is_hinted  # workers import this package too, and never probe
+
+        if not is_hinted(host):
+            return Probe(self.name, "absent", ABSENT)
+        from hwal_rocm.probe import probe
+
+        return probe(host)
+
+    def capture(self, text: str, where: str) -> Probe | None:
+        from hwal_rocm.captures import read
+
+        return read(text, where)
+
+    def rank_environment(self, plan: Plan, world: World, host: Host) -> dict[str, str]:
+        """All ranks get the same mask, and pick by local rank: with different masks peers cannot reach each other."""
+        from hwal_rocm.launch import mask
+
+        return mask(plan, host.env)
+
+    def resources(self, plan: Plan) -> dict[str, str]:
+        return {"amd.com/gpu": str(len(plan.devices))}
+
+
+backend = RocmBackend()

@@ -1,0 +1,136 @@
+"""Host -> Probe: AMD's GPUs, from KFD's topology in sysfs, as the HIP of this process will enumerate them.
+
+No library is loaded: what the driver knows stands in files. Where KFD says only PCIe, the path is named by the PCI tree.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from hwal import pci
+from hwal.host import Host
+from hwal.topology import Device, Link
+from hwal.values import Probe
+from hwal_rocm import kfd, present
+from hwal_rocm.present import ABSENT
+from hwal_rocm.visible import visible
+
+NODE = "/dev/kfd"
+GROUPS = "sudo usermod -aG render,video $USER, then log in again"
+# What a generation has matrix cores for (AMD Instinct instruction set manuals): bf16 from gfx90a on; gfx908 has it at half rate
+BF16 = ("gfx90a", "gfx94", "gfx95", "gfx110", "gfx115", "gfx12")
+FP16 = ("gfx906", "gfx908", *BF16)
+
+
+def probe(host: Host) -> Probe:
+    """The GPUs that KFD has; blocked where something stands between them and this process."""
+    nodes = kfd.nodes(host)
+    devices = kfd.devices(nodes, "sysfs")
+    if not devices:
+        return _without(host, len([node for node in nodes if not node.facts]))
+    blocked = _nodes(host) or _torch(host)
+    if blocked is not None:
+        return blocked
+    left, notes = visible(devices, host.env)
+    if not left:
+        return _blocked(notes[0] if notes else "the masks leave no GPU", "unset ROCR_VISIBLE_DEVICES HIP_VISIBLE_DEVICES")
+    links = {(link.a, link.b): link for link in kfd.links(nodes, "sysfs")}
+    shown = tuple(_device(host, device, place) for place, device in enumerate(left))
+    found = tuple(
+        _link(host, links[min(one.index, other.index), max(one.index, other.index)], (a, one), (b, other))
+        for a, one in enumerate(left)
+        for b, other in enumerate(left[a + 1 :], a + 1)
+    )
+    names = Counter(device.name for device in shown)
+    what = ", ".join(f"{count} × {name}" for name, count in names.items())
+    version = (host.read("/sys/module/amdgpu/version") or "").strip()
+    reason = f"{what}{f', amdgpu {version}' if version else ''}"
+    return Probe("rocm", "ready", reason, devices=shown, links=found, notes=(*notes, *_told(devices, shown)))
+
+
+def _blocked(reason: str, hint: str) -> Probe:
+    return Probe("rocm", "blocked", reason, hint)
+
+
+def _without(host: Host, hidden: int) -> Probe:
+    cards = present.cards(host)
+    if hidden and host.may_open(NODE) is not None:
+        reason = f"{hidden} AMD GPUs are in the machine, and this container was given none of them"
+        return _blocked(reason, f"docker run --device={NODE} --device=/dev/dri …; in Kubernetes a limit of amd.com/gpu")
+    if not cards:
+        return Probe("rocm", "absent", ABSENT)
+    driver = (host.link(f"{pci.DEVICES}/{cards[0]}/driver") or "").rpartition("/")[2]
+    count = f"{len(cards)} AMD GPU{'s' * (len(cards) > 1)} on PCI ({', '.join(cards[:4])})"
+    if driver == "amdgpu":
+        return _blocked(
+            f"{count}, driven by amdgpu, but KFD has none of them", "dmesg | grep -i kfd; is the board one ROCm supports?"
+        )
+    return _blocked(f"{count}, and amdgpu does not drive them", "sudo modprobe amdgpu; sudo amdgpu-install --usecase=rocm")
+
+
+def _nodes(host: Host) -> Probe | None:
+    allowed = host.may_open(NODE)
+    if allowed is None:
+        return _blocked(
+            f"AMD GPUs are here, but there is no {NODE}",
+            f"docker run --device={NODE} --device=/dev/dri …; else modprobe amdgpu",
+        )
+    return _blocked(f"this user may not open {NODE}", f"ls -l {NODE}; {GROUPS}") if not allowed else None
+
+
+def _torch(host: Host) -> Probe | None:
+    version = host.version("torch") or ""
+    build = version.partition("+")[2]
+    if build and not build.startswith("rocm"):
+        kind = "NVIDIA's GPUs" if build.startswith("cu") else "CPUs only" if build == "cpu" else build
+        return _blocked(f"torch {version} was built for {kind}", "install torch's build for ROCm (+rocm6.4 …)")
+    return None
+
+
+def _device(host: Host, device: Device, place: int) -> Device:
+    near, numa = pci.cores(host, device.pci), pci.numa_node(host, device.pci)
+    name = (host.read(f"{pci.DEVICES}/{device.pci}/product_name") or "").strip()
+    native = _native(device.arch or "")
+    sources = {name: source for name, source in device.sources.items() if name != "numa" or numa is None}
+    sources |= {"numa": "sysfs"} if numa is not None else {}
+    sources |= {"cores": "sysfs", "threads": "sysfs"} if near else {}
+    sources |= {"native": "table"} if native else {}
+    return replace(
+        device,
+        index=place,
+        name=name or device.name,
+        numa=device.numa if numa is None else numa,
+        cores=near,
+        threads=len(near) if near else None,
+        native=native,
+        sources=sources,
+    )
+
+
+def _native(arch: str) -> dict[str, str]:
+    if arch.startswith(BF16):
+        return {"bf16": "matrix cores", "fp16": "matrix cores", "fp32": "vector units"}
+    if arch.startswith(FP16):
+        return {"fp16": "matrix cores" if arch != "gfx906" else "vector units", "fp32": "vector units"}
+    return {"fp32": "vector units"} if arch else {}
+
+
+def _link(host: Host, link: Link, one: tuple[int, Device], other: tuple[int, Device]) -> Link:
+    """The link between places in the enumeration; PCIe by the tree."""
+    path = pci.path(host, one[1].pci, other[1].pci) or None
+    name = path if link.class_ in ("PCIE", "") and path else link.class_
+    return replace(link, a=one[0], b=other[0], class_=name, path=path if link.class_ == "XGMI" else None)
+
+
+def _told(devices: tuple[Device, ...], shown: tuple[Device, ...]) -> list[str]:
+    notes = []
+    if len(shown) < len(devices):
+        notes.append(f"{len(devices) - len(shown)} of {len(devices)} GPUs are hidden by masks")
+    chips = Counter(device.part_of for device in shown if device.part_of)
+    if chips:
+        notes.append(f"{sum(chips.values())} devices are partitions of {len(chips)} GPUs: they share its memory's bandwidth")
+    kinds = Counter(device.arch for device in shown)
+    if len(kinds) > 1:
+        notes.append(f"mixed kinds ({', '.join(str(kind) for kind in kinds)}): a run over all waits for the slowest")
+    return notes

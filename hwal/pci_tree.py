@@ -1,0 +1,129 @@
+"""The topology file that NCCL and RCCL write and read (NCCL_TOPO_DUMP_FILE): CPUs, PCI bridges, GPUs, NICs as a tree.
+
+Read for whichever vendor's direct links it holds. Paths that no direct link makes are named by where two branches of the
+tree meet: PIX below one bridge, PXB below several, PHB at the CPU, SYS across CPUs (NCCL's own names).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import combinations
+
+from hwal.errors import RecordError
+from hwal.markup import Element
+from hwal.topology import Device, Link
+
+SWITCH = "0x068000"  # PCI class of an NVSwitch's bridge
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A GPU of the tree: the elements above it, from the CPU down, and its direct links by target address."""
+
+    address: str
+    element: Element
+    above: tuple[Element, ...]
+    direct: Mapping[str, tuple[int, str, int]]
+
+
+def leaves(root: Element, where: str, direct: str, classes: tuple[str, ...]) -> list[Leaf]:
+    """The GPUs, in the file's order; where there is no <gpu> (a template for a VM), PCI functions of one of the `classes`."""
+    found: list[Leaf] = []
+    tagged = any(element.name == "gpu" for element in root.walk())
+
+    def visit(element: Element, above: tuple[Element, ...]) -> None:
+        if element.name == "pci":
+            address = element.attributes.get("busid")
+            if not address:
+                raise _damaged("a <pci> without busid", where, element)
+            gpus = [child for child in element.children if child.name == "gpu"]
+            is_gpu = bool(gpus) if tagged else element.attributes.get("class", "")[:6] in classes
+            if is_gpu:
+                if any(leaf.address == address.lower() for leaf in found):
+                    raise _damaged(f"a second GPU at {address}", where, element)
+                found.append(Leaf(address.lower(), element, above, _direct(gpus, where, direct)))
+        if element.name == "cpu" and "numaid" not in element.attributes:
+            raise _damaged("a <cpu> without numaid", where, element)
+        for child in element.children:
+            visit(child, (*above, element) if element.name in ("cpu", "pci") else above)
+
+    visit(root, ())
+    if not found:
+        raise _damaged("no GPU in it", where, root)
+    return found
+
+
+def _direct(gpus: list[Element], where: str, name: str) -> dict[str, tuple[int, str, int]]:
+    """Target address -> links, class of the target, line."""
+    links: dict[str, tuple[int, str, int]] = {}
+    for element in (child for gpu in gpus for child in gpu.children if child.name == name):
+        target, count = element.attributes.get("target", "").lower(), element.attributes.get("count", "")
+        if not target or not count.isdigit():
+            raise _damaged(f"a <{name}> without target and count", where, element)
+        if target in links:
+            raise _damaged(f"a second <{name}> to {target}", where, element)
+        links[target] = (int(count), element.attributes.get("tclass", ""), element.line)
+    return links
+
+
+def devices(found: list[Leaf], backend: str) -> tuple[Device, ...]:
+    """A Device for each GPU: address and NUMA node."""
+    return tuple(
+        Device(backend, i, id=leaf.address, numa=_numa(leaf), sources={"numa": "text"}, pci=leaf.address)
+        for i, leaf in enumerate(found)
+    )
+
+
+def _numa(leaf: Leaf) -> int | None:
+    node = leaf.above[0].attributes.get("numaid", "") if leaf.above else ""
+    return int(node) if node.isdigit() else None
+
+
+def links(found: list[Leaf], backend: str, where: str, direct: str) -> tuple[Link, ...]:
+    """A Link for each pair. Raises RecordError, naming the line, where two GPUs do not agree on the links between them."""
+    result = []
+    for (a, one), (b, other) in combinations(enumerate(found), 2):
+        path = _path(one, other)
+        count = _count(one, other, where, direct)
+        if count:
+            name = f"NV{count}" if direct == "nvlink" else direct.upper()
+            result.append(Link(a, b, name, source="text", backend=backend, count=count, path=path))
+        else:
+            result.append(Link(a, b, path, source="text", backend=backend))
+    return tuple(result)
+
+
+def _count(one: Leaf, other: Leaf, where: str, direct: str) -> int:
+    """Direct links of a pair: between the two, or of each to the switches they share."""
+    there, line = one.direct.get(other.address, (0, "", 0)), 0
+    back = other.direct.get(one.address, (0, "", 0))
+    if there[0] != back[0]:
+        line = there[2] or back[2]
+        raise RecordError(
+            f"{one.address} has {there[0]} {direct} links to {other.address}, which has {back[0]} back",
+            where=f"{where}, line {line}",
+            hint="capture it again: the file is cut off or was edited",
+        )
+    if there[0]:
+        return there[0]
+    shared = [target for target, (_, kind, _) in one.direct.items() if kind == SWITCH and target in other.direct]
+    return min(sum(leaf.direct[target][0] for target in shared) for leaf in (one, other))
+
+
+def _path(one: Leaf, other: Leaf) -> str:
+    common = [a for a, b in zip(one.above, other.above, strict=False) if a is b]
+    if not common:
+        return "SYS"
+    if len(common) == 1:
+        return "PHB"
+    below = (len(one.above) - len(common), len(other.above) - len(common))
+    return "PIX" if max(below) == 0 else "PXB"
+
+
+def _damaged(what: str, where: str, element: Element) -> RecordError:
+    return RecordError(
+        f"not a topology file: {what}",
+        where=f"{where}, line {element.line}",
+        hint="NCCL_TOPO_DUMP_FILE=topology.xml writes one",
+    )
