@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from hwal.errors import DeviceError
@@ -60,6 +60,13 @@ class Backend(ABC):
     def runtime(self, plan: Plan) -> str | None:
         """Where the Runtime that trains by `plan` is, as in `runtimes`; None where its framework has none."""
         return self.runtimes.get(plan.framework.value)
+
+    def visible(self, devices: Sequence[Device], host: Host) -> dict[str, str]:
+        """The variables by which a process sees these devices, in this order, and no others; empty where there are none.
+
+        `host` is asked for masks that are set already, which are never widened.
+        """
+        return {}
 
     def environment(self, plan: Plan) -> dict[str, str]:
         """Variables that every rank must have before its framework is imported."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from hwal.backend import Backend
 from hwal.host import Host
+from hwal.topology import Device
 from hwal.values import Caps, Plan, Probe, Target, World
 
 EMULATED = {"bf16": "computed in fp32 below Ampere: no faster than fp32, at half the memory for activations"}
@@ -35,9 +36,12 @@ class CudaBackend(Backend):
 
     def rank_environment(self, plan: Plan, world: World, host: Host) -> dict[str, str]:
         """All ranks see the plan's devices, in the plan's order, by UUID: numbers mean something else in a container."""
-        from hwal_cuda.launch import mask
+        return self.visible(plan.devices, host)
 
-        return mask(plan)
+    def visible(self, devices: Sequence[Device], host: Host) -> dict[str, str]:
+        from hwal_cuda.launch import visible_variables
+
+        return visible_variables(devices)
 
     def resources(self, plan: Plan) -> dict[str, str]:
         return {"nvidia.com/gpu": str(len(plan.devices))}

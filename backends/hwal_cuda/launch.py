@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hwal.topology import Device
-from hwal.values import Plan
 from hwal_cuda.visible import MASK, ORDER
-
-
-def mask(plan: Plan) -> dict[str, str]:
-    return visible_variables(plan.devices)
 
 
 def visible_variables(devices: Sequence[Device]) -> dict[str, str]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from hwal.backend import Backend
 from hwal.host import Host
+from hwal.topology import Device
 from hwal.values import Caps, Plan, Probe, Target, World
 
 EMULATED = {"bf16": "computed in fp32 before gfx90a (MI200): no faster than fp32"}
@@ -35,9 +36,12 @@ class RocmBackend(Backend):
 
     def rank_environment(self, plan: Plan, world: World, host: Host) -> dict[str, str]:
         """All ranks get the same mask, and pick by local rank: with different masks peers cannot reach each other."""
-        from hwal_rocm.launch import mask
+        return self.visible(plan.devices, host)
 
-        return mask(plan, host.env)
+    def visible(self, devices: Sequence[Device], host: Host) -> dict[str, str]:
+        from hwal_rocm.launch import visible_variables
+
+        return visible_variables(devices, host.env)
 
     def resources(self, plan: Plan) -> dict[str, str]:
         return {"amd.com/gpu": str(len(plan.devices))}

@@ -14,13 +14,20 @@ from hwal.env import TOPOLOGY
 from hwal.errors import EXIT_OK, DeviceError
 from hwal.survey import Survey, survey
 from hwal.topology import Device, Link
-from hwal.values import AUTO, Machine
+from hwal.values import AUTO, Choice, Machine
 
 EPILOG = """\
+--from reads what hwal devices --json wrote, a recorded host's folder, and what vendors' tools print:
+  nvidia-smi topo -m, -q, -q -x, -L, nvlink -s, --query-gpu=… --format=csv; rocm-smi --showtopo; amd-smi topology [--json];
+  lspci -nn; the topology and graph files of NCCL and RCCL (NCCL_TOPO_DUMP_FILE); KFD's sysfs as an object of path and text
+
 exit codes: 0 done, 2 a wrong flag or file
 
 examples:
   hwal devices
+  hwal devices order                    all devices in the best order; --help says more
+  hwal devices select -k 4              the best four
+  hwal devices groups -g 2              blocks of two, for tensor parallelism
   hwal devices --json > machine.json
   hwal devices --from machine.json      the same machine, elsewhere
   hwal devices --device tpu:cpu:4       with XLA's CPU platform, which is there only when asked for
@@ -29,19 +36,22 @@ examples:
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = Parser(
-        "devices", "What hardware is here, what is blocked and why, and what --device auto would take.", "[flags]", EPILOG
-    )
+    if argv and argv[0] in ("order", "select", "groups"):
+        from hwal.cli.order import main as choose_devices
+
+        return choose_devices(argv[0], argv[1:])
+    about = "What hardware is here, what is blocked and why, and what --device auto would take."
+    parser = Parser("devices", about, "[order|select|groups] [flags]", EPILOG)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument(
-        "--from", dest="source", metavar="PATH", help="read a file of --json or a recorded host's folder, not this machine"
+        "--from", dest="source", metavar="PATH", help="read this file or recorded host, not this machine (see below)"
     )
     parser.add_argument("--device", metavar="D", default=AUTO, help="what hwal train --device D would take (default auto)")
     try:
         given = parser.parse_args(list(argv))
     except Exit:
         return EXIT_OK
-    found = survey(given.source or os.environ.get(TOPOLOGY) or None, given.device)
+    found = _survey(given.source, given.device)
     machine, nothing = _machine(found)
     if given.json:
         utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
@@ -49,6 +59,18 @@ def main(argv: Sequence[str]) -> int:
     else:
         show("\n".join(table(machine, nothing, _width())))
     return EXIT_OK
+
+
+def _survey(source: str | None, device: str) -> Survey:
+    return survey(source or os.environ.get(TOPOLOGY) or None, device)
+
+
+def look(source: str | None, device: str) -> tuple[Survey, Choice]:
+    """The machine and the choice that --device makes on it. Raises DeviceError where nothing can be chosen."""
+    found = _survey(source, device)
+    from hwal.choose import choose
+
+    return found, choose(found.target, found.probes, found.backends)
 
 
 def _machine(found: Survey) -> tuple[Machine, str | None]:

@@ -1,0 +1,211 @@
+"""`hwal devices order`, `select` and `groups`: which devices to take, and in which order."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from hwal import order
+from hwal.cli import show, tell
+from hwal.cli.parser import Exit, Parser
+from hwal.env import positive
+from hwal.errors import EXIT_OK, DeviceError, PlanError, UsageError
+from hwal.host import RecordedHost, Recording
+from hwal.order import Answer, Graph
+from hwal.survey import Survey
+from hwal.topology import Device, Link
+from hwal.values import Choice
+
+ABOUT = {
+    "order": "All visible devices in the best order: the worst link of the ring as good as it can be.",
+    "select": "The best N devices: those whose ring has the best worst link.",
+    "groups": "All visible devices in blocks of N consecutive ranks, for tensor parallelism: the worst pair in a block counts.",
+}
+KEYS = {"order": "order", "select": "selected", "groups": "groups"}
+EPILOG = """\
+Up to 16 devices the answer is proven to be the best; --explain says how, and which speeds are assumed.
+
+What an order can do: choose devices, make groups, put pipeline neighbours next to each other, pair ranks with NUMA nodes.
+What it cannot: NCCL and RCCL search their own rings, so a permutation of all devices makes a plain all-reduce no faster.
+
+exit codes: 0 done, 2 a wrong flag or file, or not so many devices
+
+examples:
+  eval "$(hwal devices order --env)"
+  hwal devices select -k 4 --explain
+  hwal devices groups -g 2 --from topo.txt --json     topo.txt: nvidia-smi topo -m
+"""
+
+
+def main(command: str, argv: Sequence[str]) -> int:
+    usage = {"order": "[--chain]", "select": "-k N [--objective job|pack]", "groups": "-g N"}[command]
+    parser = Parser(f"devices {command}", ABOUT[command], f"{usage} [flags]", EPILOG)
+    if command == "order":
+        parser.add_argument("--chain", action="store_true", help="the last need not be linked to the first (pipeline stages)")
+    if command == "select":
+        parser.add_argument("-k", type=_count, metavar="N", required=True, help="how many")
+        parser.add_argument("--objective", choices=("job", "pack"), default="job", help="pack: what a fleet's allocator takes")
+        parser.add_argument("--free", metavar="LIST", help="choose among these indices only (0,2,4)")
+    if command == "groups":
+        parser.add_argument("-g", type=_count, metavar="N", required=True, help="devices in a block")
+    parser.add_argument("--from", dest="source", metavar="PATH", help="as hwal devices --from")
+    parser.add_argument("--device", metavar="D", default="auto", help="as hwal devices --device")
+    parser.add_argument("--mixed", action="store_true", help="take devices of different kinds together")
+    parser.add_argument("--env", action="store_true", help="print export lines that make a process see just these")
+    parser.add_argument("--explain", action="store_true", help="say why, what is assumed, and whether it is proven")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    try:
+        given = parser.parse_args(list(argv))
+    except Exit:
+        return EXIT_OK
+    if given.env and (given.json or given.explain):
+        raise UsageError("--env prints nothing but export lines", where=parser.prog, hint="leave out --json and --explain")
+    from hwal.cli.devices import look
+
+    found, choice = look(given.source, given.device)
+    field = _field(found, choice, given.mixed, getattr(given, "free", None))
+    answer, links = _answer(command, given, field)
+    chosen = [field.devices[place] for place in answer.places]
+    variables = found.backends[choice.backend].visible(chosen, found.machine or RecordedHost(Recording()))
+    if given.env:
+        for note in field.notes:
+            tell(f"hwal: {note}")
+        show("\n".join(f"export {name}={shlex.quote(value)}" for name, value in variables.items()))
+    elif given.json:
+        show(json.dumps(_document(command, answer, chosen, field.notes, variables), indent=2))
+    else:
+        show("\n".join(_text(command, answer, chosen, links, field.notes, given.explain)))
+    return EXIT_OK
+
+
+def _count(text: str) -> int:
+    try:
+        return positive(text)
+    except ValueError as error:
+        raise UsageError(f"{text!r}: {error}", where="hwal devices select -k, groups -g") from None
+
+
+@dataclass(frozen=True)
+class Field:
+    """The devices to choose from, of one backend, with their links and graph, and what was left out."""
+
+    devices: tuple[Device, ...]
+    links: tuple[Link, ...]
+    graph: Graph
+    notes: tuple[str, ...]
+
+
+def _field(found: Survey, choice: Choice, mixed: bool, free: str | None) -> Field:
+    """Devices that can be in a run together: whole ones of the fastest kind, unless other kinds are asked for."""
+    notes = []
+    devices = [device for device in choice.devices if not device.parts]
+    if len(devices) < len(choice.devices):
+        notes.append("GPUs that are cut into MIG instances are left out")
+    if free is not None:
+        wanted = [part.strip() for part in free.split(",")]
+        strangers = [part for part in wanted if part not in {str(device.index) for device in devices}]
+        if strangers:
+            there = ", ".join(str(device.index) for device in devices)
+            raise DeviceError(f"no device {strangers[0]!r}; there are {there}", where=f"--free {free}")
+        devices = [device for device in devices if str(device.index) in wanted]
+    kinds = list(dict.fromkeys(device.name for device in sorted(devices, key=_speed, reverse=True)))
+    if len(kinds) > 1 and not mixed:
+        devices = [device for device in devices if device.name == kinds[0]]
+        notes.append(
+            f"only {kinds[0]}: a run that mixes kinds waits for the slowest ({', '.join(map(str, kinds[1:]))}); --mixed"
+        )
+    links = [link for probe in found.probes if probe.backend == choice.backend for link in probe.links]
+    return Field(tuple(devices), tuple(links), order.graph(devices, links), tuple(notes))
+
+
+def _speed(device: Device) -> tuple[Any, ...]:
+    """Which kind is faster, as far as its facts tell: the generation, then memory."""
+    generation = device.arch or ""
+    return len(device.native), len(generation), generation, device.memory_bytes or 0
+
+
+def _answer(command: str, given: Any, field: Field) -> tuple[Answer, tuple[Link, ...]]:
+    have = len(field.devices)
+    if command == "order":
+        return order.order(field.graph, given.chain), field.links
+    if command == "groups":
+        if have % given.g:
+            raise PlanError(
+                f"{have} devices cannot be cut into blocks of {given.g}",
+                where=f"-g {given.g}",
+                why=f"{have} = {have // given.g} × {given.g} + {have % given.g}",
+                hint=f"-g {', '.join(str(d) for d in range(1, have + 1) if have % d == 0)}, or hwal devices select first",
+            )
+        return order.groups(field.graph, given.g), field.links
+    if given.k > have:
+        raise DeviceError(
+            f"{given.k} devices asked for, {have} are there to choose from",
+            where=f"-k {given.k}",
+            why="; ".join(field.notes) or None,
+            hint=f"-k {have}",
+        )
+    if given.objective == "job":
+        return order.select(field.graph, given.k), field.links
+    indices = [device.index for device in field.devices]
+    packed = order.pack(field.links, indices, given.k)
+    assert packed is not None, "there are k devices, and none is required"
+    places = tuple(indices.index(index) for index in packed.places)
+    return Answer(
+        places, packed.objective, packed.bottleneck, packed.exact, packed.why, None, packed.assumed, packed.total
+    ), field.links
+
+
+def _document(
+    command: str, answer: Answer, chosen: Sequence[Device], notes: Sequence[str], variables: Mapping[str, str]
+) -> dict[str, Any]:
+    indices: list[Any] = [device.index for device in chosen]
+    if answer.size is not None:
+        indices = [indices[i : i + answer.size] for i in range(0, len(indices), answer.size)]
+    return {
+        KEYS[command]: indices,
+        "exact": answer.exact,
+        "objective": answer.objective,
+        "bottleneck": answer.bottleneck,
+        "why": answer.why,
+        "assumed": list(answer.assumed),
+        "notes": list(notes),
+        "env": dict(variables),
+    }
+
+
+def _text(
+    command: str, answer: Answer, chosen: Sequence[Device], links: Sequence[Link], notes: Sequence[str], explain: bool
+) -> list[str]:
+    indices = [str(device.index) for device in chosen]
+    if answer.size is not None:
+        indices = [" ".join(indices[i : i + answer.size]) for i in range(0, len(indices), answer.size)]
+        lines = [f"{KEYS[command]}: {' | '.join(indices)}"]
+    else:
+        lines = [f"{KEYS[command]}: {' '.join(indices)}"]
+    if answer.bottleneck is not None:
+        lines.append(f"worst link: {answer.bottleneck or 'unknown'}{'' if answer.exact else ' (not proven to be the best)'}")
+    lines += [f"note: {note}" for note in notes]
+    if explain:
+        lines += [f"objective: {answer.objective}", f"why: {answer.why}"]
+        if command == "order":
+            lines.append(f"links in use: {_hops(answer, chosen, links)}")
+        lines.append(f"assumed: {', '.join(answer.assumed) or 'nothing'}{', as no driver told' if answer.assumed else ''}")
+        lines.append(
+            "NCCL and RCCL search their own rings: this order matters for choosing, groups, stages and NUMA, not for them"
+        )
+    return lines
+
+
+def _hops(answer: Answer, chosen: Sequence[Device], links: Sequence[Link]) -> str:
+    """`0 NV2 3 NV2 2 …`."""
+    classes = {(link.a, link.b): link.class_ or "?" for link in links}
+    names = [device.index for device in chosen]
+    closed = names + names[:1] if answer.objective.startswith("ring") and len(names) > 2 else names
+    text = str(closed[0]) if closed else ""
+    for a, b in pairwise(closed):
+        text += f" {classes.get((min(a, b), max(a, b)), '?')} {b}"
+    return text
