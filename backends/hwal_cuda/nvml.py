@@ -158,13 +158,10 @@ def _fabric(nvml: Any, handle: Any) -> Fabric | None:
         nvml.nvmlDeviceGetGpuFabricInfoV(handle, nvml.byref(info))
     except nvml.NVMLError:
         return None
+    state = STATES.get(int(info.state), "unknown")
     cluster = bytes(value & 0xFF for value in info.clusterUuid).hex()
-    return Fabric(
-        STATES.get(int(info.state), "unknown"),
-        int(info.status),
-        cluster if cluster.strip("0") else None,
-        int(info.cliqueId),
-    )
+    clique = int(info.cliqueId) if state == "completed" else None  # 0 is a clique like any other
+    return Fabric(state, int(info.status), cluster if cluster.strip("0") else None, clique)
 
 
 def _pair(nvml: Any, handles: dict[int, Any], a: int, b: int) -> Pair:

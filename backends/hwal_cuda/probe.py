@@ -127,7 +127,7 @@ def _trouble(host: Host, report: Report, module: str | None, cards: list[str]) -
 
 def _torch(host: Host) -> Probe | None:
     """A torch that was built for something else cannot see these GPUs. A version without a mark says nothing."""
-    version = host.version("torch") or ""
+    version = (host.version("torch") or "").strip().partition("\n")[0]
     build = version.partition("+")[2]
     if build.startswith(("cpu", "rocm", "xpu")):
         kind = {"c": "CPUs only", "r": "AMD's GPUs", "x": "Intel's GPUs"}[build[0]]

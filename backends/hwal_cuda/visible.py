@@ -52,19 +52,20 @@ def visible(gpus: Sequence[Gpu], mask: str | None, order: str | None = None) -> 
 
 def _masked(listed: Sequence[Gpu], mask: str) -> Seen:
     chosen: list[Gpu] = []
+    shown = " ".join(mask.split())
     for entry in mask.split(","):
         found = _entry(listed, entry.strip())
         if found is None:
-            what = f"{MASK}={mask}: {entry.strip()!r} names no GPU here, and all that follows it is ignored"
+            what = f"{MASK}={shown}: {entry.strip()!r} names no GPU here, and all that follows it is ignored"
             return Seen(tuple(chosen), None, (what,))
         gpu, instance = found
         if instance is not None:
             if chosen:
-                what = f"{MASK}={mask}: a MIG instance cannot stand beside whole GPUs; it and what follows is ignored"
+                what = f"{MASK}={shown}: a MIG instance cannot stand beside whole GPUs; it and what follows is ignored"
                 return Seen(tuple(chosen), None, (what,))
             return _one_instance(gpu, instance, mask.count(",") + 1)
         if gpu in chosen:
-            return Seen((), None, (f"{MASK}={mask} names GPU {gpu.index} twice: CUDA then sees none",))
+            return Seen((), None, (f"{MASK}={shown} names GPU {gpu.index} twice: CUDA then sees none",))
         chosen.append(gpu)
     return Seen(tuple(chosen))
 

@@ -5,6 +5,7 @@ No library is loaded: what the driver knows stands in files. Where KFD says only
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import replace
 
@@ -44,8 +45,8 @@ def probe(host: Host) -> Probe:
     )
     names = Counter(device.name for device in shown)
     what = ", ".join(f"{count} × {name}" for name, count in names.items())
-    version = (host.read("/sys/module/amdgpu/version") or "").strip()
-    reason = f"{what}{f', amdgpu {version}' if version else ''}"
+    version = re.match(r"\d[\w.]*", host.read("/sys/module/amdgpu/version") or "")
+    reason = f"{what}{f', amdgpu {version[0]}' if version else ''}"
     return Probe("rocm", "ready", reason, devices=shown, links=found, notes=(*notes, *_told(devices, shown)))
 
 
@@ -80,7 +81,7 @@ def _nodes(host: Host) -> Probe | None:
 
 
 def _torch(host: Host) -> Probe | None:
-    version = host.version("torch") or ""
+    version = (host.version("torch") or "").strip().partition("\n")[0]
     build = version.partition("+")[2]
     if build and not build.startswith("rocm"):
         kind = "NVIDIA's GPUs" if build.startswith("cu") else "CPUs only" if build == "cpu" else build
@@ -90,7 +91,7 @@ def _torch(host: Host) -> Probe | None:
 
 def _device(host: Host, device: Device, place: int) -> Device:
     near, numa = pci.cores(host, device.pci), pci.numa_node(host, device.pci)
-    name = (host.read(f"{pci.DEVICES}/{device.pci}/product_name") or "").strip()
+    name = (host.read(f"{pci.DEVICES}/{device.pci}/product_name") or "").strip().partition("\n")[0]
     native = _native(device.arch or "")
     sources = {name: source for name, source in device.sources.items() if name != "numa" or numa is None}
     sources |= {"numa": "sysfs"} if numa is not None else {}

@@ -26,7 +26,7 @@ def visible(devices: Sequence[Device], env: Callable[[str], str | None]) -> tupl
             found = _entry(left, entry, ids=name == ROCR)
             if found is None or found in chosen:
                 why = "names nothing that is left" if found is None else "is named twice"
-                notes.append(f"{name}={mask}: {entry!r} {why}, and all that follows it is ignored")
+                notes.append(f"{name}={' '.join(mask.split())}: {entry!r} {why}, and all that follows it is ignored")
                 break
             chosen.append(found)
         left = chosen

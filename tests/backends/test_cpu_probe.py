@@ -20,7 +20,8 @@ from hwal.testing.probes import Expected, ProbeSuite, check
 from hwal.values import Decision, Plan, Probe, Process
 
 GIB = 1 << 30
-HOSTS = {name: host for name, host in load_all(Path(__file__).parents[1] / "hosts").items() if not name.startswith("tpu-")}
+GPUS = ("tpu-", "cuda-", "rocm-")
+HOSTS = {name: host for name, host in load_all(Path(__file__).parents[1] / "hosts").items() if not name.startswith(GPUS)}
 backend = hwal_cpu.backend
 
 

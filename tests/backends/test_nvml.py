@@ -1,0 +1,107 @@
+"""hwal's questions to NVML, through the real nvidia-ml-py, of a library that is built here and tells what a machine would."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hwal_cuda.report import Fabric, Report, Trouble
+from tests.backends import gpus
+from tests.doubles import nvml
+
+pytest.importorskip("pynvml", reason="nvidia-ml-py is in the extra cuda")
+
+PROGRAM = "import json; from hwal_cuda.nvml import read; print(json.dumps(read()))"
+MACHINES = {name: host.drivers[gpus.READER] for name, host in gpus.cuda_hosts().items() if gpus.READER in host.drivers}
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("nvml")
+    nvml.build(folder)
+    return folder
+
+
+def ask(library: Path, report: Report, *more: str) -> Report:
+    """What hwal reads where the library tells `report`, and some lines more."""
+    told = library / f"told-{os.getpid()}.txt"
+    told.write_text("\n".join([*more, *nvml.lines(report)]) + "\n", encoding="utf-8")
+    environ = {**os.environ, "LD_LIBRARY_PATH": str(library), "NVML_STUB": str(told)}
+    environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return Report.from_dict(json.loads(done.stdout))
+
+
+def as_told(report: Report) -> Report:
+    """What of a report the driver's calls can tell: a lost GPU's address is not among it, nor the library's absence."""
+    lost = [gpu.index for gpu in report.gpus if gpu.trouble]
+    return replace(
+        report,
+        gpus=tuple(
+            replace(gpu, pci=None, memory=None, capability=None, fabric=None) if gpu.trouble else gpu for gpu in report.gpus
+        ),
+        pairs=tuple(pair for pair in report.pairs if pair.a not in lost and pair.b not in lost),
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["dgx-1v", "dgx-2", "hgx-h100", "a6000-link-down", "4090-8", "mig", "lost", "no-fabric", "mixed"]
+)
+def test_each_answer_arrives(library: Path, name: str) -> None:
+    told = Report.from_dict(MACHINES[name])
+    assert ask(library, told) == as_told(told)
+
+
+def test_failing_calls_leave_figures_unknown(library: Path) -> None:
+    told = gpus.switched("h100", 2, 18, 4)
+    calls = (
+        "nvmlDeviceGetMemoryInfo",
+        "nvmlDeviceGetCudaComputeCapability",
+        "nvmlDeviceGetPciInfo_v3",
+        "nvmlDeviceGetFieldValues",
+    )
+    got = ask(library, told, *(f"fail.{call} 3" for call in calls), "fail.nvmlSystemGetDriverVersion 999")
+    assert [(gpu.memory, gpu.capability, gpu.pci) for gpu in got.gpus] == [(None, None, None)] * 2
+    assert {port.speed for gpu in got.gpus for port in gpu.ports} == {None}
+    assert got.driver is None and got.gpus[0].uuid == told.gpus[0].uuid
+
+
+def test_speeds_as_older_drivers_tell_them(library: Path) -> None:
+    told = gpus.wired("v100", gpus.rows("dgx-1v"), 2)
+    got = ask(library, told, "old-fields 1", "speed-of-all 25781")
+    assert got == told
+
+
+def test_a_driver_that_lacks_functions(tmp_path: Path) -> None:
+    nvml.build(tmp_path, "nvmlDeviceGetP2PStatus", "nvmlDeviceGetGpuFabricInfoV")
+    told = gpus.switched("h100", 2, 18, 4)
+    got = ask(tmp_path, told)
+    assert [gpu.fabric for gpu in got.gpus] == [None, None]
+    assert [pair.read for pair in got.pairs] == [None]
+
+
+@pytest.mark.parametrize(("code", "text"), [(18, "version mismatch"), (9, "Not Loaded"), (4, "Permission")])
+def test_what_stands_in_the_way(library: Path, code: int, text: str) -> None:
+    got = ask(library, Report(trouble=Trouble(code, "")))
+    assert got.trouble is not None and got.trouble.code == code and text in got.trouble.text
+
+
+def test_a_clique_of_a_cluster(library: Path) -> None:
+    told = gpus.switched("gb200", 4, 18, 5)
+    place = Fabric("completed", 0, "ab" + "00" * 15, 3)
+    told = replace(told, gpus=tuple(replace(gpu, fabric=place) for gpu in told.gpus))
+    assert ask(library, told) == told
+
+
+def test_no_library_at_all(tmp_path: Path) -> None:
+    environ = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environ, capture_output=True, text=True, check=True)
+    trouble = json.loads(done.stdout)["trouble"]
+    assert trouble is None or trouble["code"] in (9, 12), "this machine has a driver, or none"
