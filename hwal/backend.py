@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
 from hwal.errors import DeviceError
+from hwal.finding import Finding
 from hwal.host import Host
 from hwal.topology import Device
 from hwal.values import Caps, Plan, Probe, Target, World
@@ -60,6 +61,10 @@ class Backend(ABC):
     def runtime(self, plan: Plan) -> str | None:
         """Where the Runtime that trains by `plan` is, as in `runtimes`; None where its framework has none."""
         return self.runtimes.get(plan.framework.value)
+
+    def diagnose(self, host: Host, probe: Probe) -> Iterable[Finding]:
+        """What is wrong, or could be better, with the devices of a ready probe (`hwal doctor`)."""
+        return ()
 
     def visible(self, devices: Sequence[Device], host: Host) -> dict[str, str]:
         """The variables by which a process sees these devices, in this order, and no others; empty where there are none.

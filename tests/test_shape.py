@@ -214,6 +214,8 @@ COMMANDS = (
     ["--version"],
     ["devices"],
     ["devices", "--json"],
+    ["devices", "order", "--explain"],
+    ["doctor", "--json"],
     ["train", "--help"],
     ["train", "--dry-run", "--device", "cpu"],
     ["train", "--dry-run", "--device", "cpu", "-n", "2", "script.py"],

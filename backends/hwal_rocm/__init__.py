@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
 from hwal.backend import Backend
+from hwal.finding import Finding
 from hwal.host import Host
 from hwal.topology import Device
 from hwal.values import Caps, Plan, Probe, Target, World
@@ -33,6 +34,11 @@ class RocmBackend(Backend):
         from hwal_rocm.captures import read
 
         return read(text, where)
+
+    def diagnose(self, host: Host, probe: Probe) -> Iterable[Finding]:
+        from hwal_rocm.doctor import diagnose
+
+        return diagnose(host, probe)
 
     def rank_environment(self, plan: Plan, world: World, host: Host) -> dict[str, str]:
         """All ranks get the same mask, and pick by local rank: with different masks peers cannot reach each other."""

@@ -6,11 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from hwal_cuda.health import Health, Ward
 from hwal_cuda.report import Fabric, Report, Trouble
 from tests.backends import gpus
 from tests.doubles import nvml
@@ -30,13 +33,35 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def ask(library: Path, report: Report, *more: str) -> Report:
     """What hwal reads where the library tells `report`, and some lines more."""
+    return Report.from_dict(run(library, report, more, PROGRAM))
+
+
+def run(library: Path, report: Report, more: Iterable[str], program: str) -> Any:
     told = library / f"told-{os.getpid()}.txt"
     told.write_text("\n".join([*more, *nvml.lines(report)]) + "\n", encoding="utf-8")
     environ = {**os.environ, "LD_LIBRARY_PATH": str(library), "NVML_STUB": str(told)}
     environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environ, capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return Report.from_dict(json.loads(done.stdout))
+    return json.loads(done.stdout)
+
+
+HEALTHY = {"throttle": 1, "temperature": 41, "slowdown": 90, "power": 700000, "default_power": 700000, "state": 0}
+HEALTHY |= {"persistence": 1, "generation": 5, "max_generation": 5, "width": 16, "max_width": 16}
+
+
+def test_health_arrives(library: Path) -> None:
+    told = gpus.switched("h100", 2, 18, 4)
+    sick = HEALTHY | {"throttle": 0x44, "temperature": 88, "state": 8, "width": 8, "replays": 3}
+    lines = [f"gpu.{i}.{name} {value}" for i, facts in enumerate((HEALTHY, sick)) for name, value in facts.items()]
+    lines += ["gpu.0.ecc 1 1", "gpu.0.rows 0 0", "gpu.1.ecc 1 0", "gpu.1.rows 1 0"]
+    program = "import json; from hwal_cuda.health import read; print(json.dumps(read()))"
+    ward = Ward.from_dict(run(library, told, lines, program))
+    well = Health(0, 1, 41, 90, 700000, 700000, (1, 1), False, False, (5, 5), (16, 16), True, True, None, 0)
+    assert ward.gpus[0] == well
+    assert ward.gpus[1] == replace(
+        well, index=1, throttle=0x44, temperature=88, ecc=(1, 0), pending=True, width=(8, 16), busy=False, link_errors=54
+    )
 
 
 def as_told(report: Report) -> Report:

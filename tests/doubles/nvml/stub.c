@@ -244,3 +244,51 @@ int nvmlDeviceGetGpuFabricInfoV(handle device, fabric *out) {
     return SUCCESS;
 }
 #endif
+
+/* health: one number each, `gpu.0.temperature 45`; pairs as two */
+#define ONE(call, type, field)                                  \
+    int call(handle device, type *out) {                        \
+        BEGIN(device, #call);                                   \
+        const char *value = look(name_of(device, field));       \
+        if (!value) return NOT_SUPPORTED;                       \
+        *out = (type)strtoull(value, NULL, 0);                  \
+        return SUCCESS;                                         \
+    }
+#define OF(call, field)                                         \
+    int call(handle device, uint which, uint *out) {            \
+        BEGIN(device, #call);                                   \
+        (void)which;                                            \
+        const char *value = look(name_of(device, field));       \
+        if (!value) return NOT_SUPPORTED;                       \
+        *out = (uint)atoi(value);                               \
+        return SUCCESS;                                         \
+    }
+ONE(nvmlDeviceGetCurrentClocksEventReasons, unsigned long long, "throttle")
+ONE(nvmlDeviceGetPowerManagementLimit, uint, "power")
+ONE(nvmlDeviceGetPowerManagementDefaultLimit, uint, "default_power")
+ONE(nvmlDeviceGetPerformanceState, uint, "state")
+ONE(nvmlDeviceGetPersistenceMode, uint, "persistence")
+ONE(nvmlDeviceGetCurrPcieLinkGeneration, uint, "generation")
+ONE(nvmlDeviceGetMaxPcieLinkGeneration, uint, "max_generation")
+ONE(nvmlDeviceGetCurrPcieLinkWidth, uint, "width")
+ONE(nvmlDeviceGetMaxPcieLinkWidth, uint, "max_width")
+OF(nvmlDeviceGetTemperature, "temperature")
+OF(nvmlDeviceGetTemperatureThreshold, "slowdown")
+
+int nvmlDeviceGetEccMode(handle device, uint *now, uint *later) {
+    BEGIN(device, "nvmlDeviceGetEccMode");
+    const char *value = look(name_of(device, "ecc"));
+    return value && sscanf(value, "%u %u", now, later) == 2 ? SUCCESS : NOT_SUPPORTED;
+}
+int nvmlDeviceGetRemappedRows(handle device, uint *corrected, uint *uncorrected, uint *pending, uint *failed) {
+    BEGIN(device, "nvmlDeviceGetRemappedRows");
+    const char *value = look(name_of(device, "rows"));
+    *corrected = *uncorrected = 0;
+    return value && sscanf(value, "%u %u", pending, failed) == 2 ? SUCCESS : NOT_SUPPORTED;
+}
+int nvmlDeviceGetNvLinkErrorCounter(handle device, uint link, uint counter, unsigned long long *out) {
+    BEGIN(device, "nvmlDeviceGetNvLinkErrorCounter");
+    if (!link_of(device, link)) return INVALID;
+    *out = counter == 0 ? (unsigned long long)number(name_of(device, "replays"), 0) : 0;
+    return SUCCESS;
+}

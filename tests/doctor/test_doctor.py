@@ -1,0 +1,188 @@
+"""`hwal doctor`: each finding where it belongs, and silence where nothing is wrong."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hwal_cuda
+import hwal_rocm
+from hwal.cli import main
+from hwal.doctor import examine
+from hwal.finding import Finding
+from hwal.host import RecordedHost, Recording
+from hwal_cuda.health import READER, Health, Ward
+from tests.backends import gpus
+
+WELL = Health(0, 1, 41, 90, 700000, 700000, (1, 1), False, False, (5, 5), (16, 16), True, True, (0, 0), 0)
+CUDA = gpus.cuda_hosts()
+
+
+def on_cuda(*healths: Health, name: str = "hgx-h100", **more: Any) -> list[Finding]:
+    """Findings on a machine of GPUs that are well but for those given."""
+    recording = CUDA[name]
+    given = {health.index: health for health in healths}
+    ward = Ward(tuple(given.get(i, replace(WELL, index=i)) for i in range(8)))
+    host = RecordedHost(replace(recording, drivers={**recording.drivers, READER: ward.to_dict()}, **more))
+    probe = hwal_cuda.backend.probe(host)
+    return list(examine(host, [probe], {"cuda": hwal_cuda.backend}))
+
+
+def told(findings: list[Finding]) -> list[tuple[str, str, str]]:
+    return [(finding.level, finding.subject, finding.what) for finding in findings]
+
+
+def test_nothing_is_wrong() -> None:
+    assert on_cuda() == []
+
+
+@pytest.mark.parametrize(
+    ("change", "level", "what"),
+    [
+        ({"throttle": 0x5}, "warning", "clocks are cut by the power cap"),
+        ({"throttle": 0x40}, "warning", "the hardware has cut clocks because it is too hot"),
+        ({"throttle": 0x80}, "warning", "an external power brake has cut clocks"),
+        ({"temperature": 85}, "warning", "it is almost too hot"),
+        ({"power": 500000}, "warning", "its power cap is below the default"),
+        ({"pending": True}, "error", "rows of its memory wait to be remapped"),
+        ({"pending": True, "failed": True}, "error", "rows of its memory cannot be remapped any more"),
+        ({"ecc": (1, 0)}, "note", "a change of ECC waits for a reset"),
+        ({"mig": (0, 1)}, "note", "a change of MIG mode waits for a reset"),
+        ({"link_errors": 7}, "warning", "its NVLinks have had errors"),
+        ({"width": (8, 16)}, "warning", "PCIe has fewer lanes than it could"),
+        ({"width": (8, 16), "busy": False}, "warning", "PCIe has fewer lanes than it could"),
+        ({"generation": (1, 5)}, "warning", "PCIe is slower than it could be"),
+    ],
+)
+def test_one_gpu(change: dict[str, Any], level: str, what: str) -> None:
+    findings = on_cuda(replace(WELL, index=3, **change))
+    assert told(findings) == [(level, "cuda 3", what)]
+    assert all(getattr(findings[0], part) for part in ("evidence", "consequence", "remedy"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"generation": (1, 5), "busy": False},  # idle boards save power
+        {"throttle": 0x103},
+        {"temperature": 84},
+        {"temperature": None, "throttle": None, "ecc": None, "width": None, "generation": None, "power": None},
+        {"power": 700001},
+    ],
+)
+def test_what_is_normal_is_not_told(change: dict[str, Any]) -> None:
+    assert on_cuda(replace(WELL, index=3, **change)) == []
+
+
+def test_all_together() -> None:
+    off = on_cuda(replace(WELL, index=1, persistence=False), replace(WELL, index=4, persistence=False))
+    assert told(off) == [("note", "cuda", "persistence mode is off")] and off[0].evidence == "off on GPU 1, 4"
+    assert ("warning", "cuda", "some GPUs are in MIG mode, others not") in told(on_cuda(replace(WELL, index=2, mig=(1, 1))))
+    assert ("warning", "cuda", "GPUs of different kinds") in told(on_cuda(name="mixed"))
+    assert ("note", "cuda", "pairs without P2P") in told(on_cuda(name="4090-8"))
+    assert any(level == "error" and "fallen off the bus" in what for level, _, what in told(on_cuda(name="lost")))
+    assert any("NVLinks are down" in what for _, _, what in told(on_cuda(name="a6000-link-down")))
+
+
+def test_hidden_gpus_are_not_examined() -> None:
+    assert on_cuda(replace(WELL, index=0, pending=True), env={"CUDA_VISIBLE_DEVICES": "3"}) == []
+
+
+def test_torch_and_the_driver() -> None:
+    newer = on_cuda(versions={"torch": "2.14.0+cu141"})
+    assert told(newer) == [("error", "torch", "torch is built for a newer CUDA than the driver has")]
+    assert on_cuda(versions={"torch": "2.8.0+cu128"}) == []
+
+
+def test_what_is_blocked_is_an_error() -> None:
+    host = RecordedHost(CUDA["driver-mismatch"])
+    found = examine(host, [hwal_cuda.backend.probe(host)], {"cuda": hwal_cuda.backend})
+    assert [finding.level for finding in found] == ["error"] and "reboot" in found[0].remedy
+
+
+def test_gpus_of_amd() -> None:
+    recording = gpus.rocm_hosts()["mi300x-8"]
+    folder = f"/sys/bus/pci/devices/{gpus.bus(2)}"
+    files = {f"{folder}/current_link_width": "8\n", f"{folder}/max_link_width": "16\n"}
+    files[f"{folder}/ras/umc_err_count"] = "ue: 2\nce: 9\n"
+    host = RecordedHost(replace(recording, files={**recording.files, **files}))
+    found = list(examine(host, [hwal_rocm.backend.probe(host)], {"rocm": hwal_rocm.backend}))
+    assert told(found) == [
+        ("error", "rocm 2", "its memory has had errors"),
+        ("warning", "rocm 2", "PCIe has fewer lanes than it could"),
+    ]
+    clean = RecordedHost(recording)
+    assert examine(clean, [hwal_rocm.backend.probe(clean)], {"rocm": hwal_rocm.backend}) == ()
+
+
+@pytest.mark.parametrize(
+    ("versions", "expected"),
+    [
+        ({"torch": "2.8.0", "torch_xla": "2.8.1", "torchvision": "0.23.0"}, []),
+        ({"torch": "2.13.0+cpu", "torch_xla": "2.8.1"}, [("error", "torch_xla")]),
+        ({"torch": "2.13.0", "torchvision": "0.23.0"}, [("error", "torchvision")]),
+        ({"torch": "2.13.0", "torchaudio": "2.12.0"}, [("error", "torchaudio")]),
+        ({"torch_xla": "2.8.1"}, [("warning", "torch_xla")]),
+        (
+            {"torch": "2.7.0", "intel-extension-for-pytorch": "2.8.0"},
+            [("error", "intel-extension-for-pytorch"), ("note", "intel-extension-for-pytorch")],
+        ),
+        ({"torch": "2.8.0", "oneccl-bind-pt": "2.8.0"}, [("note", "oneccl-bind-pt")]),
+        ({"torch": "nightly", "torch_xla": "2.8.1"}, [("warning", "torch_xla")]),
+        ({}, []),
+    ],
+)
+def test_versions(versions: dict[str, str], expected: list[tuple[str, str]]) -> None:
+    found = examine(RecordedHost(Recording(versions=versions)), [], {})
+    assert [(finding.level, finding.subject) for finding in found] == expected
+
+
+LIMITS = "Limit                     Soft Limit           Hard Limit           Units\n"
+LOCKED = f"{LIMITS}Max locked memory         65536                65536                bytes\n"
+FILES = f"{LIMITS}Max open files            1024                 524288               files\n"
+SHM = "shm /dev/shm tmpfs rw,nosuid,nodev,noexec,relatime,size=65536k 0 0\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"/proc/mounts": SHM}, [("error", "/dev/shm")]),
+        ({"/proc/mounts": SHM.replace("65536k", "4g")}, [("warning", "/dev/shm")]),
+        ({"/proc/mounts": SHM.replace("65536k", "64g")}, []),
+        ({"/proc/mounts": SHM.replace(",size=65536k", "")}, []),
+        ({"/proc/self/limits": FILES}, [("warning", "ulimit -n")]),
+        ({"/proc/self/limits": FILES.replace("1024 ", "65536")}, []),
+        ({"/proc/self/limits": LOCKED}, []),
+        ({"/proc/self/limits": LOCKED, "/sys/class/infiniband/mlx5_0": ""}, [("error", "ulimit -l")]),
+        ({"/proc/self/limits": LOCKED.replace("65536 ", "unlimited "), "/sys/class/infiniband/mlx5_0": ""}, []),
+        ({"/proc/self/cgroup": "0::/\n", "/sys/fs/cgroup/cpu.max": "200000 100000\n"}, [("warning", "CPU quota")]),
+    ],
+)
+def test_limits(files: dict[str, str], expected: list[tuple[str, str]]) -> None:
+    recording = CUDA["hgx-h100"]
+    found = on_cuda(files={**recording.files, **files})
+    assert [(finding.level, finding.subject) for finding in found] == expected
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    hosts = str(gpus.HOSTS)
+    assert main(["doctor", "--from", f"{hosts}/cuda-hgx-h100"]) == 0
+    assert capsys.readouterr().out == "nothing found\n"
+    assert main(["doctor", "--from", f"{hosts}/cuda-driver-mismatch"]) == 1
+    assert capsys.readouterr().out.splitlines()[:2] == [
+        "error: cuda: hardware is here, and cannot be used",
+        "  seen:  the driver's library is of another version than its kernel module (580.105.08 is loaded)",
+    ]
+    assert main(["doctor", "--json", "--from", f"{hosts}/cuda-4090-8"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [(each["level"], each["what"]) for each in document["findings"]] == [("note", "pairs without P2P")]
+    paper = tmp_path / "paper.json"
+    assert main(["devices", "--json", "--from", f"{hosts}/cuda-t4"]) == 0
+    paper.write_text(capsys.readouterr().out)
+    assert main(["doctor", "--from", str(paper)]) == 2
+    assert "not how they are" in capsys.readouterr().err
