@@ -6,12 +6,13 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from hwal.cli import show
 from hwal.cli.parser import Exit, Parser
 from hwal.display import size
 from hwal.env import TOPOLOGY
-from hwal.errors import EXIT_OK, DeviceError
+from hwal.errors import EXIT_OK, DeviceError, OutputError
 from hwal.survey import Survey, survey
 from hwal.topology import Device, Link
 from hwal.values import AUTO, Choice, Machine
@@ -47,12 +48,15 @@ def main(argv: Sequence[str]) -> int:
         "--from", dest="source", metavar="PATH", help="read this file or recorded host, not this machine (see below)"
     )
     parser.add_argument("--device", metavar="D", default=AUTO, help="what hwal train --device D would take (default auto)")
+    parser.add_argument("--svg", metavar="FILE", help="draw the devices that are chosen, their links and best ring")
     try:
         given = parser.parse_args(list(argv))
     except Exit:
         return EXIT_OK
     found = _survey(given.source, given.device)
     machine, nothing = _machine(found)
+    if given.svg:
+        _draw(given.svg, machine, nothing)
     if given.json:
         utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
         show(json.dumps(machine.to_dict(), indent=2, ensure_ascii=not utf8, allow_nan=False))
@@ -86,6 +90,23 @@ def _machine(found: Survey) -> tuple[Machine, str | None]:
         if found.target.backend != AUTO:
             raise
         return Machine(found.host, found.probes), f"{error.what} ({error.why})"
+
+
+def _draw(path: str, machine: Machine, nothing: str | None) -> None:
+    """Writes the picture of the choice. Raises DeviceError where there is none, OutputError where it cannot be written."""
+    if machine.choice is None:
+        raise DeviceError(f"there is nothing to draw: {nothing}", where=f"--svg {path}")
+    from hwal.choose import describe
+    from hwal.cli.picture import draw
+    from hwal.order import graph, order
+
+    devices = [device for device in machine.choice.devices if not device.parts]
+    links = [link for link in machine.topology.links if link.backend == machine.choice.backend]
+    title = f"{machine.host.name or ''} {describe(devices)}".strip()
+    try:
+        Path(path).write_text(draw(title, devices, links, order(graph(devices, links))), encoding="utf-8")
+    except OSError as error:
+        raise OutputError(f"the picture cannot be written: {error.strerror}", where=f"--svg {path}") from None
 
 
 def _width() -> int:
