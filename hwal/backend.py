@@ -40,10 +40,14 @@ class Backend(ABC):
         """
         return None
 
+    def unnamed(self, probe: Probe) -> tuple[Device, ...]:
+        """The devices of a target that names none (`auto`, `cuda`), in the order that ranks take them."""
+        return probe.devices
+
     def select(self, asked: Target, probe: Probe) -> tuple[Device, ...]:
         """The devices that `asked` names, in its order: indices or ids, separated by commas. Raises DeviceError."""
         if asked.spec is None:
-            return probe.devices
+            return self.unnamed(probe)
         where = f"--device {asked}"
         chosen: list[Device] = []
         for part in map(str.strip, asked.spec.split(",")):

@@ -57,7 +57,8 @@ def _auto(target: Target, probes: Sequence[Probe], backends: Mapping[str, Backen
         for probe in probes
         if probe is not winner and probe.state != "absent"
     )
-    return Choice(target, winner.backend, winner.devices, f"{describe(winner.devices)}, priority {priority}", passed)
+    devices = backends[winner.backend].unnamed(winner)
+    return Choice(target, winner.backend, devices, f"{describe(devices)}, priority {priority}", passed)
 
 
 def _why_passed(probe: Probe, backends: Mapping[str, Backend]) -> str:

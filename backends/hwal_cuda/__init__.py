@@ -35,6 +35,12 @@ class CudaBackend(Backend):
 
         return read(text, where)
 
+    def unnamed(self, probe: Probe) -> tuple[Device, ...]:
+        """Whole GPUs of the fastest kind, in their best ring."""
+        from hwal.order import for_a_run
+
+        return for_a_run(probe.devices, probe.links)
+
     def diagnose(self, host: Host, probe: Probe) -> Iterable[Finding]:
         from hwal_cuda.doctor import diagnose
 

@@ -27,9 +27,6 @@ class GpuTorchRuntime(SharedTorchRuntime):
             )
         device = torch.device("cuda", place)
         torch.cuda.set_device(device)
-        if plan.precision.value == "tf32":
-            torch.backends.cuda.matmul.allow_tf32 = True
-            torch.backends.cudnn.allow_tf32 = True
         return device
 
     def seed_device(self, seed: int) -> None:

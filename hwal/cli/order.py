@@ -112,20 +112,12 @@ def _field(found: Survey, choice: Choice, mixed: bool, free: str | None) -> Fiel
             there = ", ".join(str(device.index) for device in devices)
             raise DeviceError(f"no device {strangers[0]!r}; there are {there}", where=f"--free {free}")
         devices = [device for device in devices if str(device.index) in wanted]
-    kinds = list(dict.fromkeys(device.name for device in sorted(devices, key=_speed, reverse=True)))
-    if len(kinds) > 1 and not mixed:
-        devices = [device for device in devices if device.name == kinds[0]]
-        notes.append(
-            f"only {kinds[0]}: a run that mixes kinds waits for the slowest ({', '.join(map(str, kinds[1:]))}); --mixed"
-        )
+    chosen, others = order.fastest(devices)
+    if others and not mixed:
+        devices = list(chosen)
+        notes.append(f"only {chosen[0].name}: a run that mixes kinds waits for the slowest ({', '.join(others)}); --mixed")
     links = [link for probe in found.probes if probe.backend == choice.backend for link in probe.links]
     return Field(tuple(devices), tuple(links), order.graph(devices, links), tuple(notes))
-
-
-def _speed(device: Device) -> tuple[Any, ...]:
-    """Which kind is faster, as far as its facts tell: the generation, then memory."""
-    generation = device.arch or ""
-    return len(device.native), len(generation), generation, device.memory_bytes or 0
 
 
 def _answer(command: str, given: Any, field: Field) -> tuple[Answer, tuple[Link, ...]]:

@@ -1,0 +1,81 @@
+"""The GPUs' torch runtimes against a torch.cuda that only says what it was asked: no GPU is needed, and none is proven."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from hwal.errors import DeviceError
+from hwal.values import Process
+from hwal_cuda.torch_runtime import CudaTorchRuntime
+from hwal_rocm.torch_runtime import RocmTorchRuntime
+from hwal_torch.gpu import GpuTorchRuntime
+from tests.doubles.job import make_job
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, object]]:
+    """torch.cuda with three GPUs; what it was told."""
+    told: list[tuple[str, object]] = []
+    for name in ("set_device", "manual_seed"):
+        monkeypatch.setattr(torch.cuda, name, lambda value, name=name: told.append((name, value)))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 5)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 7)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=9))
+    return told
+
+
+def runtime(kind: type[GpuTorchRuntime], folder: Path, order: tuple[int, ...], own: int) -> GpuTorchRuntime:
+    job = make_job(folder, framework="torch", devices=max(order) + 1)
+    devices = tuple(job.plan.devices[index] for index in order)
+    processes = tuple(Process(rank, (index,)) for rank, index in enumerate(order))
+    plan = replace(job.plan, devices=devices, processes=processes, mesh={"dp": len(order)})
+    rank = order.index(own)
+    return kind(
+        replace(job, plan=plan, world=replace(job.world, rank=rank, size=len(order), local_rank=rank, local_size=len(order)))
+    )
+
+
+@pytest.mark.parametrize("kind", (CudaTorchRuntime, RocmTorchRuntime))
+def test_a_rank_takes_the_device_that_stands_in_its_place(
+    kind: type[GpuTorchRuntime], tmp_path: Path, asked: list[tuple[str, object]]
+) -> None:
+    """The mask has the plan's devices in the plan's order: a rank's own is where it stands there, whatever its number."""
+    for place, own in enumerate((2, 0, 1)):
+        rt = runtime(kind, tmp_path, (2, 0, 1), own)
+        assert rt.open_device() == torch.device("cuda", place)
+        assert asked[-1] == ("set_device", torch.device("cuda", place))
+
+
+def test_fewer_gpus_than_planned_are_an_error_with_the_build(tmp_path: Path, asked: list[tuple[str, object]]) -> None:
+    rt = runtime(CudaTorchRuntime, tmp_path, (0, 1, 2, 3), 3)
+    with pytest.raises(DeviceError, match="torch sees 3 GPUs, the plan has 4") as caught:
+        rt.open_device()
+    assert torch.__version__ in (caught.value.why or "")
+
+
+def test_the_devices_generator_and_memory(tmp_path: Path, asked: list[tuple[str, object]]) -> None:
+    rt = runtime(CudaTorchRuntime, tmp_path, (0,), 0)
+    rt.device = rt.open_device()
+    rt.seed_device(11)
+    assert asked[-1] == ("manual_seed", 11)
+    assert rt.memory().to_dict() == {"used": 5, "peak": 7, "total": 9, "source": "driver"}
+
+
+def test_equal_bits_need_a_workspace_of_cublas(
+    tmp_path: Path, asked: list[tuple[str, object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    threads = torch.get_num_threads()
+    try:
+        told = runtime(CudaTorchRuntime, tmp_path, (0,), 0).make_deterministic()
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.set_num_threads(threads)
+    assert os.environ.pop("CUBLAS_WORKSPACE_CONFIG") == ":4096:8" and "no operation" in told
