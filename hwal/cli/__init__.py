@@ -15,6 +15,7 @@ COMMANDS: Mapping[str, str] = {
     "train": "train a script, or the built-in language model, on the device(s) here",
     "devices": "what hardware is here, what is blocked and why, and what auto would take",
     "doctor": "what is wrong with devices, versions and limits here, and what to do",
+    "lint": "what XLA will not compile, or compiles again and again, before anything runs",
     "selftest": "prove hwal's promises on your own hardware and write a report of it",
 }
 """Name -> one line. The module hwal.cli.NAME has `main(argv) -> exit code`."""

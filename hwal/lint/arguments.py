@@ -1,0 +1,117 @@
+"""Arguments: what the parameters of a root are, which nobody in sight passes: tensors, or plain Python."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable
+
+from hwal.lint.context import FUNCTION, Context
+from hwal.lint.source import Function
+from hwal.lint.values import NOTHING, PLAIN, PYTHON, TENSOR, Value
+
+PLAIN_NAME = re.compile(
+    r"^(?:training|is_training|train|trainable|mode|axis|axes|name|dtype|shape|scope|reuse|verbose|debug|method|reduction|units|"
+    r"config|cfg|params|hparams|hps|args|options|flags|fn|func|function|callback|model|net|network|encoder|decoder|generator|"
+    r"discriminator|optimizer|opt|layer|layers|module|strategy|metric|metrics|loss_fn|criterion|epsilon|eps|rate|alpha|beta|"
+    r"gamma|temperature|num_\w+|n_(?:heads|layers|classes|steps|epochs)|\w+_(?:size|dim|dims|rate|name|path|fn|dir|axis|config|type|"
+    r"mode|shape|units|classes|heads|layers|model|optimizer|loss_fn)|use_\w+|is_\w+|return_\w+|self|cls|inputs_shape|input_shape)$"
+)
+PLAIN_TYPES = re.compile(r"\b(?:int|float|bool|str|bytes|Callable|Optimizer|Model|Layer|Module|Sequence\[int\]|DType|type)\b")
+TENSOR_TYPES = re.compile(r"\b(?:Tensor|TensorLike|ndarray|Array|Variable|EagerTensor)\b")
+RAGGED_TYPES = re.compile(r"\bRagged(?:Tensor)?\b")
+SPARSE_TYPES = re.compile(r"\bSparseTensor\b")
+
+INPUT = Value(TENSOR, data=True)
+
+
+def root_arguments(function: Function, context: Context, sites: Iterable[ast.Call]) -> dict[str, Value]:
+    """Parameter name -> its value. A parameter is Python where its annotation, its default, its name, or a literal that some
+    call passes says so."""
+    found: dict[str, Value] = {}
+    specs = signature(function)
+    defaults = function.defaults()
+    args = function.node.args
+    parameters = function.parameters
+    if function.class_ is not None and parameters:
+        found[parameters[0].arg] = Value(what="self")
+        parameters = parameters[1:]
+    literals = passed_literals(parameters, sites)
+    for index, parameter in enumerate([*parameters, *args.kwonlyargs]):
+        name = parameter.arg
+        if specs is not None and index < len(specs):
+            found[name] = specs[index]
+        else:
+            found[name] = _guess(name, parameter.annotation, defaults.get(name), name in literals, context)
+    if args.vararg:
+        found[args.vararg.arg] = NOTHING
+    if args.kwarg:
+        found[args.kwarg.arg] = NOTHING
+    return found
+
+
+def _guess(name: str, annotation: ast.expr | None, default: ast.expr | None, literal: bool, context: Context) -> Value:
+    if annotation is not None:
+        text = ast.unparse(annotation)
+        if RAGGED_TYPES.search(text):
+            return Value("ragged", data=True)
+        if SPARSE_TYPES.search(text):
+            return Value("sparse", data=True)
+        if TENSOR_TYPES.search(text):
+            return NOTHING if "None" in text or "Optional" in text else INPUT
+        if PLAIN_TYPES.search(text):
+            return PLAIN
+    if literal or PLAIN_NAME.match(name):
+        return PLAIN
+    if default is not None:
+        # None stands for a tensor as often as for an option
+        return NOTHING if isinstance(default, ast.Constant) and default.value is None else PLAIN
+    return INPUT
+
+
+def passed_literals(parameters: list[ast.arg], sites: Iterable[ast.Call]) -> set[str]:
+    """The parameters that some call gives a number, string, bool or None."""
+    found = set()
+    for call in sites:
+        for parameter, value in zip(parameters, call.args, strict=False):
+            if isinstance(value, ast.Constant) or (isinstance(value, ast.UnaryOp) and isinstance(value.operand, ast.Constant)):
+                found.add(parameter.arg)
+        found |= {k.arg for k in call.keywords if k.arg and isinstance(k.value, ast.Constant)}
+    return found
+
+
+def signature(function: Function) -> list[Value] | None:
+    """The tensors of `input_signature=[tf.TensorSpec(…), …]`, None where there is none or it is not written out."""
+    for decorator in function.decorators:
+        if isinstance(decorator, ast.Call) and function.module.names.resolve(decorator.func) == FUNCTION:
+            for keyword in decorator.keywords:
+                if keyword.arg == "input_signature" and isinstance(keyword.value, ast.List | ast.Tuple):
+                    return [_spec(item, function) for item in keyword.value.elts]
+    return None
+
+
+def _spec(node: ast.expr, function: Function) -> Value:
+    name = function.module.names.resolve(node.func) if isinstance(node, ast.Call) else None
+    if not isinstance(node, ast.Call) or name is None:
+        return INPUT
+    if name == "tensorflow.RaggedTensorSpec":
+        return Value("ragged", data=True)
+    if name == "tensorflow.SparseTensorSpec":
+        return Value("sparse", data=True)
+    given = {k.arg: k.value for k in node.keywords} | dict(zip(("shape", "dtype"), node.args, strict=False))
+    shape = given.get("shape")
+    dims = None
+    if isinstance(shape, ast.List | ast.Tuple):
+        dims = tuple(d.value if isinstance(d, ast.Constant) and isinstance(d.value, int) else None for d in shape.elts)
+    return Value(TENSOR, data=True, shape=dims, dtype=dtype_of(given.get("dtype"), function) or "float32")
+
+
+def dtype_of(node: ast.expr | None, function: Function) -> str | None:
+    """`float32` for `tf.float32`, `"float32"`, `np.float32`."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    name = function.module.names.resolve(node) if node is not None else None
+    return name.rpartition(".")[2] if name and name.partition(".")[0] in ("tensorflow", "numpy") else None
+
+
+__all__ = ["INPUT", "PYTHON", "dtype_of", "passed_literals", "root_arguments", "signature"]

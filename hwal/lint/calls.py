@@ -1,0 +1,165 @@
+"""Calls: what a call in a traced function means, what it returns, and which functions are traced with it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+
+from hwal.lint import semantics
+from hwal.lint.context import keras_kind
+from hwal.lint.events import Call
+from hwal.lint.frame import Frame
+from hwal.lint.source import Class, Function
+from hwal.lint.values import LAYER, NOTHING, NUMPY, PLAIN, PYTHON, TENSOR, Value, holds_tensor, join, tensor_like
+
+BODY_TAKERS = frozenset({"cond", "while_loop", "case", "switch_case", "map_fn", "scan", "foldl", "foldr", "vectorized_map"})
+TRUTH_BUILTINS = {"bool": "bool", "any": "any", "all": "any", "max": "max", "min": "max", "sorted": "max", "filter": "any"}
+ITERATING = {
+    "list": "list",
+    "tuple": "list",
+    "sum": "sum",
+    "enumerate": "enumerate",
+    "zip": "zip",
+    "set": "list",
+    "iter": "list",
+    "sorted": "list",
+}
+
+
+class Calls(Frame):
+    """The part of a frame that calls."""
+
+    def _call(self, node: ast.Call) -> Value:
+        func = node.func
+        owner = NOTHING
+        method = None
+        name = None
+        if isinstance(func, ast.Attribute):
+            method = func.attr
+            name = None if self._shadowed(func) else self.names.resolve(func)
+            if name is None:
+                owner = self.evaluate(func.value)
+        elif isinstance(func, ast.Name):
+            name = None if func.id in self.env or func.id in self.closure else self.names.resolve(func)
+        else:
+            owner = self.evaluate(func)
+        args = [self.evaluate(arg) for arg in node.args]
+        kwargs = {k.arg or "**": self.evaluate(k.value) for k in node.keywords}
+        result = self._result(node, name, method, owner, args, kwargs)
+        self.trace.calls.append(Call(node, name, method, owner, args, kwargs, result, self.place()))
+        return result
+
+    def _shadowed(self, node: ast.Attribute) -> bool:
+        base: ast.expr = node
+        while isinstance(base, ast.Attribute):
+            base = base.value
+        return isinstance(base, ast.Name) and (base.id in self.env or base.id in self.closure)
+
+    def _result(
+        self, node: ast.Call, name: str | None, method: str | None, owner: Value, args: list[Value], kwargs: Mapping[str, Value]
+    ) -> Value:
+        func = node.func
+        target: Function | Class | None = None
+        if name is None or not name.startswith(("tensorflow.", "keras.", "numpy.", "torch.")):
+            held = self.evaluate(func) if isinstance(func, ast.Name) else owner
+            if held.what == "function" and not isinstance(func, ast.Attribute):
+                target = held.const
+            elif held.what in ("instance", "bound") and isinstance(held.const, Class):
+                target = self.interpreter.project.method(held.const, method or "call") or self.interpreter.project.method(
+                    held.const, "__call__"
+                )
+            else:
+                target = self.interpreter.project.called(func, self.function, self.source)
+        if isinstance(target, Class):
+            kind = keras_kind(self.interpreter.project, target)
+            return Value(LAYER) if kind else Value(PYTHON, what="instance", const=target)
+        if isinstance(target, Function):
+            return self.call_function(target, args, kwargs, node)
+        if name is not None and name.startswith("tensorflow."):
+            short = name[len("tensorflow.") :]
+            if short in BODY_TAKERS:
+                return self._body_taker(short, args, kwargs)
+            if short in ("py_function", "numpy_function", "compat.v1.py_func"):
+                return Value(TENSOR, data=True)
+            return semantics.tensorflow_call(short, args, kwargs)
+        if name is not None and name.startswith("keras."):
+            if name.startswith("keras.ops."):
+                short = name[len("keras.ops.") :]
+                if short in ("cond", "while_loop", "fori_loop", "scan", "map", "vectorized_map", "switch"):
+                    return self._body_taker(short, args, kwargs)
+                return semantics.keras_ops_call(short, args, kwargs)
+            if name.startswith("keras.backend."):
+                return tensor_like(args) if any(holds_tensor(a) for a in args) else NOTHING
+            if name.startswith(("keras.losses.", "keras.metrics.", "keras.activations.")) and method and method[:1].islower():
+                return tensor_like([*args, *kwargs.values()])._replace(data=True)
+            return (
+                Value(LAYER)
+                if name.startswith(("keras.layers.", "keras.losses.", "keras.Model", "keras.Sequential"))
+                else PLAIN
+            )
+        if name is not None and name.startswith("numpy."):
+            return Value(NUMPY, data=any(a.data for a in args))
+        if isinstance(func, ast.Name) and name is None and func.id not in self.env:
+            return self._builtin(node, func.id, args)
+        if isinstance(func, ast.Call) and owner.kind == LAYER:
+            return tensor_like(args)._replace(data=True)
+        if (
+            owner.what == "self"
+            and args
+            and any(holds_tensor(a) for a in args)
+            and method in ("__call__", "call", "compute_loss")
+        ):
+            return Value(TENSOR, data=True)
+        if isinstance(func, ast.Name) and self.evaluate(func).what in ("self",) and any(holds_tensor(a) for a in args):
+            return Value(TENSOR, data=True)  # self(x)
+        if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) and self.evaluate(func.value).what == "self":
+            held = self.interpreter.attribute_value(self.function, func.attr)
+            if held.kind == LAYER:
+                return tensor_like(args)._replace(data=True, dtype=None)
+            return Value(TENSOR, data=True) if func.attr == "compute_loss" else NOTHING
+        if isinstance(func, ast.Name) and self.evaluate(func).kind == LAYER:
+            return tensor_like(args)._replace(data=True)
+        if method == "gradient":
+            return NOTHING
+        return semantics.method_call(method, owner, args) if method else NOTHING
+
+    def _builtin(self, node: ast.Call, name: str, args: list[Value]) -> Value:
+        inner = [item for value in args for item in (value.items or (value,))]
+        if (kind := TRUTH_BUILTINS.get(name)) and inner:
+            for value in inner if name == "bool" or len(inner) > 1 or args[0].items else []:
+                if value.is_tensor:
+                    self.test(node, kind, value)
+                    break
+        if name in ("enumerate", "zip") and any(a.is_tensor for a in args):
+            return Value(PYTHON, *tensor_like(args)[1:4], what=f"iter:{name}")
+        if name in ITERATING and name != "zip" and args and args[0].is_tensor:
+            self.iteration(node, ITERATING[name], args[0])
+        result = semantics.builtin_call(name, args, self.trace.autograph)
+        return NOTHING if result is None else result
+
+    def call_function(
+        self, target: Function, args: list[Value], kwargs: Mapping[str, Value], node: ast.AST, autograph: bool | None = None
+    ) -> Value:
+        return self.interpreter.call(self, target, args, kwargs, autograph)
+
+    def _body_taker(self, short: str, args: list[Value], kwargs: Mapping[str, Value]) -> Value:
+        """`tf.cond`, `tf.while_loop`, `tf.map_fn` and the like trace the functions that they are given."""
+        looping = short not in ("cond", "case", "switch_case", "switch")
+        result = NOTHING
+        if looping:
+            self.loops.append("tensor")
+        else:
+            self.branches += 1
+        for value in [*args, *kwargs.values()]:
+            for item in value.items or (value,):
+                if item.what == "function" and isinstance(item.const, Function):
+                    count = len(item.const.parameters)
+                    inner = self.call_function(
+                        item.const, [Value(TENSOR, data=True, loop=looping)] * count, {}, item.const.node
+                    )
+                    result = inner if result is NOTHING else join(result, inner)
+        if looping:
+            self.loops.pop()
+        else:
+            self.branches -= 1
+        return Value(TENSOR, data=True, bounded=result.bounded) if result.kind in (TENSOR, PYTHON) else NOTHING

@@ -1,0 +1,153 @@
+"""Families of TensorFlow's functions that XLA cannot compile, and the arguments that XLA must know while it compiles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hwal.lint.tables.api import OPERATORS
+from hwal.lint.tables.kernels import KERNELS
+
+HOST = (
+    "io.",
+    "audio.decode",
+    "audio.encode",
+    "image.decode",
+    "image.encode",
+    "image.random_jpeg_quality",
+    "image.adjust_jpeg_quality",
+    "image.stateless_random_jpeg",
+)
+HOST_NAMES = frozenset(
+    {
+        "print",
+        "py_function",
+        "numpy_function",
+        "compat.v1.py_func",
+        "timestamp",
+        "compat.v1.Print",
+        "image.is_jpeg",
+        "image.extract_jpeg_shape",
+    }
+)
+LOOKUP = ("lookup.",)
+SEGMENT = frozenset(
+    {
+        "math.segment_sum", "math.segment_mean", "math.segment_max", "math.segment_min", "math.segment_prod",
+        "unique_with_counts", "edit_distance",
+}
+)  # fmt: skip
+SPARSE_FAILING = frozenset(
+    {
+        "sparse.sparse_dense_matmul", "sparse.reduce_sum", "sparse.reduce_max", "sparse.reduce_sum_sparse",
+        "sparse.reduce_max_sparse", "sparse.add", "sparse.concat", "sparse.cross", "sparse.cross_hashed",
+        "sparse.fill_empty_rows", "sparse.maximum", "sparse.minimum", "sparse.reorder", "sparse.reset_shape",
+        "sparse.reshape", "sparse.segment_mean", "sparse.segment_sum", "sparse.segment_sqrt_n", "sparse.slice",
+        "sparse.softmax", "sparse.split", "sparse.bincount", "nn.embedding_lookup_sparse", "nn.safe_embedding_lookup_sparse",
+        "ragged.cross", "ragged.cross_hashed", "ragged.range", "ragged.segment_ids_to_row_splits",
+}
+)  # fmt: skip
+
+SIZES: Mapping[str, tuple[tuple[int, tuple[str, ...]], ...]] = {
+    "range": ((0, ("start",)), (1, ("limit",)), (2, ("delta",))),
+    "zeros": ((0, ("shape",)),),
+    "ones": ((0, ("shape",)),),
+    "fill": ((0, ("dims",)),),
+    "eye": ((0, ("num_rows",)), (1, ("num_columns",))),
+    "reshape": ((1, ("shape",)),),
+    "broadcast_to": ((1, ("shape",)),),
+    "tile": ((1, ("multiples",)),),
+    "repeat": ((1, ("repeats",)), (2, ("axis",))),
+    "one_hot": ((1, ("depth",)),),
+    "pad": ((1, ("paddings",)),),
+    "transpose": ((1, ("perm",)),),
+    "linspace": ((2, ("num",)),),
+    "split": ((1, ("num_or_size_splits",)), (2, ("axis",))),
+    "concat": ((1, ("axis",)),),
+    "gather": ((3, ("axis",)), (4, ("batch_dims",))),
+    "expand_dims": ((1, ("axis",)),),
+    "reverse": ((1, ("axis",)),),
+    "cumsum": ((1, ("axis",)),),
+    "math.cumprod": ((1, ("axis",)),),
+    "roll": ((2, ("axis",)),),
+    "argmax": ((1, ("axis",)),),
+    "argmin": ((1, ("axis",)),),
+    "reduce_sum": ((1, ("axis",)),),
+    "reduce_mean": ((1, ("axis",)),),
+    "reduce_max": ((1, ("axis",)),),
+    "reduce_min": ((1, ("axis",)),),
+    "reduce_prod": ((1, ("axis",)),),
+    "reduce_any": ((1, ("axis",)),),
+    "reduce_all": ((1, ("axis",)),),
+    "scatter_nd": ((2, ("shape",)),),
+    "math.unsorted_segment_sum": ((2, ("num_segments",)),),
+    "math.unsorted_segment_mean": ((2, ("num_segments",)),),
+    "math.unsorted_segment_max": ((2, ("num_segments",)),),
+    "math.unsorted_segment_min": ((2, ("num_segments",)),),
+    "math.unsorted_segment_prod": ((2, ("num_segments",)),),
+    "math.unsorted_segment_sqrt_n": ((2, ("num_segments",)),),
+    "random.normal": ((0, ("shape",)),),
+    "random.uniform": ((0, ("shape",)),),
+    "random.truncated_normal": ((0, ("shape",)),),
+    "random.stateless_normal": ((0, ("shape",)),),
+    "random.stateless_uniform": ((0, ("shape",)),),
+    "random.stateless_truncated_normal": ((0, ("shape",)),),
+    "image.resize": ((1, ("size",)),),
+    "image.resize_with_pad": ((1, ("target_height",)), (2, ("target_width",))),
+    "image.resize_with_crop_or_pad": ((1, ("target_height",)), (2, ("target_width",))),
+    "TensorArray": ((1, ("size",)),),
+    "linalg.diag": ((1, ("k",)), (2, ("num_rows",)), (3, ("num_cols",))),
+    "sequence_mask": ((1, ("maxlen",)),),
+    "math.confusion_matrix": ((2, ("num_classes",)),),
+    "dynamic_stitch": ((0, ("indices",)),),
+    "compat.v1.setdiff1d": ((0, ("x",)), (1, ("y",))),
+    "signal.frame": ((1, ("frame_length",)), (2, ("frame_step",))),
+    "signal.stft": ((1, ("frame_length",)), (2, ("frame_step",))),
+    "space_to_batch": ((1, ("block_shape",)), (2, ("paddings",))),
+    "keras.ops.arange": ((0, ("start",)), (1, ("stop",)), (2, ("step",))),
+    "keras.ops.zeros": ((0, ("shape",)),),
+    "keras.ops.ones": ((0, ("shape",)),),
+    "keras.ops.full": ((0, ("shape",)),),
+    "keras.ops.tile": ((1, ("repeats",)),),
+    "keras.ops.repeat": ((1, ("repeats",)),),
+    "keras.ops.reshape": ((1, ("newshape",)),),
+    "keras.ops.broadcast_to": ((1, ("shape",)),),
+    "keras.ops.one_hot": ((1, ("num_classes",)),),
+    "keras.ops.linspace": ((2, ("num",)),),
+}
+"""Function -> the arguments that must be known while XLA compiles, each as its position and keywords. Measured by lowering each
+from tensor specs, without values, with TensorFlow 2.21."""
+
+
+def family(short: str) -> str | None:
+    """What keeps a function from being compiled: host, string, lookup, segment, sparse, or kernel. None: nothing that is
+    known without its arguments."""
+    if short in HOST_NAMES or (
+        short.startswith(HOST) and not short.startswith("io.gfile") and short.rpartition(".")[2].islower()
+    ):
+        return "host"
+    if short.startswith("strings."):
+        return "string"
+    if short.startswith(LOOKUP):
+        return "lookup"
+    if short in SEGMENT or short.startswith("sets."):
+        return "segment"
+    if short in SPARSE_FAILING:
+        return "sparse"
+    if missing(short):
+        return "kernel"
+    return None
+
+
+def missing(short: str) -> list[str]:
+    """The operators of a function that XLA compiles on no device and in no version known here."""
+    if short in EITHER:
+        return [EITHER[short]]
+    name = short.removeprefix("raw_ops.")
+    operators = [name] if name != short else OPERATORS.get(short, "").split()
+    return [op for op in operators if op not in HARMLESS and not any(op in table for table in KERNELS.values())]
+
+
+EITHER = {"nn.fractional_max_pool": "FractionalMaxPool", "nn.fractional_avg_pool": "FractionalAvgPool"}
+"""Functions that choose between operators none of which has a kernel."""
+
+HARMLESS = frozenset({"Placeholder", "PlaceholderWithDefault", "Assert", "MutexLock", "NoOp"})

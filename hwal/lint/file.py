@@ -1,0 +1,77 @@
+"""File: what a rule that looks at a whole file, not at one traced function, may ask."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+
+from hwal.lint.context import Contexts
+from hwal.lint.project import Project
+from hwal.lint.source import Function, Source
+
+TPU = ("tensorflow.distribute.TPUStrategy", "tensorflow.distribute.experimental.TPUStrategy")
+JIT = ("tensorflow.function",)
+
+
+class File:
+    """One source, and what it is a part of."""
+
+    def __init__(self, source: Source, project: Project, contexts: Contexts) -> None:
+        self.source = source
+        self.project = project
+        self.contexts = contexts
+
+    @cached_property
+    def named_calls(self) -> list[tuple[str, ast.Call, Function | None]]:
+        """The calls whose function comes from an import, with its canonical name."""
+        resolve = self.source.names.resolve
+        return [(name, call, function) for call, function in self.source.calls if (name := resolve(call.func))]
+
+    def method_calls(self, *methods: str) -> Iterator[tuple[ast.Call, Function | None]]:
+        for call, function in self.source.calls:
+            if isinstance(call.func, ast.Attribute) and call.func.attr in methods:
+                yield call, function
+
+    @cached_property
+    def on_tpu(self) -> bool:
+        """Whether the file names a TPU strategy."""
+        return any(name in TPU for name, _, _ in self.named_calls)
+
+    @cached_property
+    def compiles(self) -> bool:
+        """Whether the file itself asks for XLA."""
+        return self.on_tpu or any(
+            isinstance(k.value, ast.Constant) and k.value.value is True
+            for call, _ in self.source.calls
+            for k in call.keywords
+            if k.arg == "jit_compile"
+        )
+
+    @cached_property
+    def torch_xla(self) -> bool:
+        """Whether the file is a torch script for any hardware: it imports torch_xla, or hwal's runtime."""
+        return self.source.uses("torch_xla") or (self.source.uses("torch") and self.source.uses("hwal"))
+
+    @cached_property
+    def torch_trains(self) -> bool:
+        """Whether the file is a torch training script: it calls `.backward()`."""
+        return self.source.uses("torch") and any(True for _ in self.method_calls("backward"))
+
+    def enclosing(self, node: ast.AST, *kinds: type[ast.AST]) -> Iterator[ast.AST]:
+        """The nodes of certain kinds around a node, innermost first."""
+        parents: Mapping[ast.AST, ast.AST] = self.source.parents
+        current = parents.get(node)
+        while current is not None:
+            if isinstance(current, kinds):
+                yield current
+            current = parents.get(current)
+
+
+def keyword(call: ast.Call, *names: str) -> ast.expr | None:
+    """The value of a call's keyword."""
+    return next((k.value for k in call.keywords if k.arg in names), None)
+
+
+def is_constant(node: ast.expr | None, value: object) -> bool:
+    return isinstance(node, ast.Constant) and node.value is value

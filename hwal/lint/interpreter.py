@@ -1,0 +1,193 @@
+"""Interpreter: traces every root and what it calls, as TensorFlow would, with values that know little but enough."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+
+from hwal.lint.arguments import root_arguments
+from hwal.lint.context import GRADIENT, Contexts, keras_kind
+from hwal.lint.events import Trace
+from hwal.lint.frame import Frame
+from hwal.lint.project import Project, enclosing_class
+from hwal.lint.source import Function, Source
+from hwal.lint.statements import Statements
+from hwal.lint.values import LAYER, NOTHING, PLAIN, TENSOR, Value, constant, tensor_like
+
+DEPTH = 8
+VARIANTS = 6
+"""How deep calls are followed, and with how many different sets of arguments one function is traced."""
+
+WEIGHT_METHODS = ("add_weight", "add_variable", "add_state")
+
+
+class Interpreter:
+    """The traces of a project's roots."""
+
+    def __init__(self, project: Project, contexts: Contexts) -> None:
+        self.project = project
+        self.contexts = contexts
+        self.traces: list[Trace] = []
+        self._known: dict[tuple[object, ...], Value] = {}
+        self._variants: dict[Function, int] = {}
+        self._depth = 0
+        self._attributes: dict[tuple[int, str], Value] = {}
+        self._globals: dict[tuple[int, str], Value] = {}
+
+    def run(self) -> list[Trace]:
+        for function, context in self.contexts.roots.items():
+            args = root_arguments(function, context, self.contexts.sites.get(function, ()))
+            autograph = self.contexts.autograph_of(function, context.autograph)
+            self._trace(function, args, Trace(function, context._replace(autograph=autograph)), {})
+        return self.traces
+
+    def _trace(self, function: Function, args: dict[str, Value], trace: Trace, closure: Mapping[str, Value]) -> Value:
+        self.traces.append(trace)
+        trace.parameters.update(args)
+        frame = Statements(self, function, trace, dict(args), closure)
+        frame.pending = []
+        self._depth += 1
+        node = function.node
+        if isinstance(node, ast.Lambda):
+            result = frame.evaluate(node.body)
+            trace.returns.append((node.body, result, frame.place()))
+        else:
+            frame.run(node.body)
+            result = frame.returned if frame.returned is not None else PLAIN
+        for inner in frame.pending:  # the gradient function of a custom_gradient, which AutoGraph leaves alone
+            count = len(inner.parameters)
+            frame.call_function(inner, [Value(TENSOR, data=True)] * count, {}, inner.node, False)
+        self._depth -= 1
+        return result
+
+    def call(
+        self, frame: Frame, target: Function, args: list[Value], kwargs: Mapping[str, Value], autograph: bool | None
+    ) -> Value:
+        """Traces a function that a traced function calls."""
+        if self._depth >= DEPTH:
+            return NOTHING
+        context = frame.trace.context
+        inner_autograph = self.contexts.autograph_of(target, context.autograph if autograph is None else autograph)
+        values = self._bind(target, args, kwargs)
+        place = frame.place()
+        compiled = context.compiled
+        key = (
+            target,
+            inner_autograph,
+            place.tape,
+            compiled,
+            bool(place.loops),
+            tuple(sorted((n, _coarse(v)) for n, v in values.items())),
+        )
+        if key in self._known:
+            return self._known[key]
+        if self._variants.get(target, 0) >= VARIANTS:
+            return tensor_like(args) if any(a.is_tensor for a in args) else NOTHING
+        self._variants[target] = self._variants.get(target, 0) + 1
+        self._known[key] = NOTHING  # one that calls itself
+        inner = Trace(target, context._replace(autograph=inner_autograph, gradient=place.tape))
+        closure = {**frame.closure, **frame.env} if target.outer is frame.function else frame.closure if target.outer else {}
+        result = self._trace(target, values, inner, closure)
+        if result.items and any(target.module.names.resolve(d) == GRADIENT for d in target.decorators):
+            result = result.items[0]  # (value, gradient function)
+        self._known[key] = result
+        return result
+
+    def _bind(self, target: Function, args: list[Value], kwargs: Mapping[str, Value]) -> dict[str, Value]:
+        """Parameter name -> value, of a call."""
+        parameters = [p.arg for p in target.parameters]
+        values: dict[str, Value] = {}
+        method = target.class_ is not None and not any(
+            isinstance(d, ast.Name) and d.id == "staticmethod" for d in target.decorators
+        )
+        if method and parameters:
+            values[parameters[0]] = Value(what="self")
+            parameters = parameters[1:]
+        values |= dict(zip(parameters, args, strict=False))
+        names = {*parameters, *(p.arg for p in target.node.args.kwonlyargs)}
+        values |= {name: value for name, value in kwargs.items() if name in names}
+        for name, default in target.defaults().items():
+            if name not in values:
+                values[name] = constant(default.value) if isinstance(default, ast.Constant) else NOTHING
+        for extra in (target.node.args.vararg, target.node.args.kwarg):
+            if extra:
+                values[extra.arg] = NOTHING
+        for name in names:
+            values.setdefault(name, NOTHING)
+        return values
+
+    def global_value(self, source: Source, name: str) -> Value:
+        """What a module's own name is: only what can be told from its one assignment."""
+        key = (id(source), name)
+        if key not in self._globals:
+            node = source.globals.get(name)
+            if name in source.top:
+                self._globals[key] = Value("python", what="function", const=source.top[name])
+            else:
+                self._globals[key] = self._static(source, node) if node is not None else NOTHING
+        return self._globals[key]
+
+    def _static(self, source: Source, node: ast.expr) -> Value:
+        if isinstance(node, ast.Constant):
+            return constant(node.value)
+        if isinstance(node, ast.Call):
+            name = source.names.resolve(node.func)
+            if name == "tensorflow.Variable":
+                return Value(TENSOR, data=True, what="variable")
+            if name in (
+                "tensorflow.constant",
+                "tensorflow.convert_to_tensor",
+                "tensorflow.range",
+                "tensorflow.zeros",
+                "tensorflow.ones",
+            ):
+                return Value(TENSOR)
+            if name and name.startswith(
+                ("keras.layers.", "keras.Model", "keras.Sequential", "keras.losses.", "keras.applications.")
+            ):
+                return Value(LAYER)
+            target = self.project.called(node.func, None, source)
+            if target is not None and not isinstance(target, Function):
+                return Value(LAYER) if keras_kind(self.project, target) else Value("python", what="instance", const=target)
+            return PLAIN if name and name.startswith(("tensorflow.", "numpy.")) else NOTHING
+        if isinstance(node, ast.List | ast.Tuple | ast.Dict | ast.Set):
+            return Value("python", what="global")
+        return PLAIN if isinstance(node, ast.BinOp | ast.UnaryOp | ast.JoinedStr) else NOTHING
+
+    def attribute_value(self, function: Function, name: str) -> Value:
+        """What `self.name` is, from the assignment in its class."""
+        class_ = enclosing_class(function)
+        if class_ is None:
+            return NOTHING
+        key = (id(class_), name)
+        if key not in self._attributes:
+            self._attributes[key] = NOTHING
+            self._attributes[key] = self._attribute(function, name)
+        return self._attributes[key]
+
+    def _attribute(self, function: Function, name: str) -> Value:
+        class_ = enclosing_class(function)
+        node = class_.attributes.get(name) if class_ else None
+        if class_ is None or node is None:
+            return NOTHING
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in WEIGHT_METHODS:
+            return Value(TENSOR, data=True, what="variable")
+        value = self._static(class_.module, node)
+        if value is NOTHING and isinstance(node, ast.Name) and class_.methods.get("__init__"):
+            init = class_.methods["__init__"]
+            default = init.defaults().get(node.id)
+            if isinstance(default, ast.Constant) and default.value is not None:
+                return PLAIN
+        return value
+
+
+def _coarse(value: Value) -> tuple[object, ...]:
+    return (
+        value.kind,
+        value.data,
+        value.bounded,
+        value.loop,
+        value.dtype,
+        value.what,
+        repr(value.const) if value.known else id(value.const),
+    )

@@ -1,0 +1,59 @@
+"""op-without-kernel
+
+What: A function whose operator XLA has no kernel for.
+
+Why: TensorFlow's bridge compiles operator by operator. Where one has no XLA kernel, compilation fails with "Detected
+    unsupported operations". The table comes from TensorFlow's own list of kernels and its own Python source.
+
+Bad:
+    import tensorflow as tf
+
+    @tf.function(jit_compile=True)
+    def f(x):
+        return tf.linalg.det(x)
+
+Good:
+    import tensorflow as tf
+
+    @tf.function(jit_compile=True)
+    def f(x):
+        return tf.reduce_prod(tf.linalg.diag_part(tf.linalg.qr(x).r))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hwal.lint.diagnostic import Finding, Rule
+from hwal.lint.events import Trace
+from hwal.lint.families import family, missing
+
+
+def _check(trace: Trace) -> Iterator[Finding]:
+    if not trace.context.compiled:
+        return
+    for call in trace.calls:
+        short = call.short
+
+        if short and family(short) == "kernel":
+            yield Finding(
+                call.node,
+                f"XLA has no kernel for {', '.join(missing(short))}, which tf.{short} runs",
+                HELP.get(short, "compute it on the host, before or after the compiled step"),
+            )
+
+
+HELP = {
+    "linalg.det": "from tf.linalg.qr or tf.linalg.cholesky: the product of the diagonal",
+    "linalg.slogdet": "from tf.linalg.cholesky: 2 * the sum of the logarithms of the diagonal",
+    "linalg.lu": "tf.linalg.qr, or tf.linalg.solve",
+    "random.gamma": "draw it in the input pipeline",
+    "random.poisson": "draw it in the input pipeline",
+    "nn.max_pool_with_argmax": "tf.nn.max_pool2d; the indices from tf.argmax over patches",
+    "histogram_fixed_width": "tf.math.unsorted_segment_sum over the bin of each value",
+    "image.combined_non_max_suppression": "tf.image.non_max_suppression_padded, class by class",
+    "image.crop_and_resize": "tf.image.resize of slices, or a matrix of weights",
+}
+
+
+RULE = Rule("XLA101", "op-without-kernel", "error", _check, __doc__)

@@ -1,0 +1,63 @@
+"""lookup-table
+
+What: A lookup table.
+
+Why: Tables live on the host; XLA has no kernel for them.
+
+Bad:
+    import tensorflow as tf
+
+    @tf.function(jit_compile=True)
+    def f(keys):
+        table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer([1, 2], [10, 20]), -1)
+        return table.lookup(keys)
+
+Good:
+    import tensorflow as tf
+
+    TABLE = tf.constant([-1, 10, 20])
+
+    @tf.function(jit_compile=True)
+    def f(keys):
+        return tf.gather(TABLE, keys)
+
+Fix safety: none yet: dense keys become tf.gather by hand.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from hwal.lint.diagnostic import Finding, Rule
+from hwal.lint.events import Trace
+from hwal.lint.families import family
+
+
+def _check(trace: Trace) -> Iterator[Finding]:
+    if not trace.context.compiled:
+        return
+    for call in trace.calls:
+        if family(call.short) == "lookup" and "Initializer" not in call.short:
+            yield Finding(call.node, f"tf.{call.short} is a table on the host, which XLA cannot compile", HELP)
+        elif call.method == "lookup" and isinstance(call.node.func, ast.Attribute):
+            name = _origin(trace, call.node.func.value)
+            if name and name.startswith("tensorflow.lookup."):
+                yield Finding(call.node, "a look-up in a table on the host, which XLA cannot compile", HELP)
+
+
+HELP = "tf.gather from a constant for dense keys; else look up in the input pipeline"
+
+
+def _origin(trace: Trace, node: ast.expr) -> str | None:
+    """The function whose result a global, or an attribute of self, holds."""
+    source = trace.function.module
+    made: ast.expr | None = None
+    if isinstance(node, ast.Name):
+        made = source.globals.get(node.id)
+    elif isinstance(node, ast.Attribute) and trace.function.class_ is not None:
+        made = trace.function.class_.attributes.get(node.attr)
+    return source.names.resolve(made.func) if isinstance(made, ast.Call) else None
+
+
+RULE = Rule("XLA104", "lookup-table", "error", _check, __doc__)

@@ -1,0 +1,125 @@
+"""bounded-dynamic-shape
+
+What: `boolean_mask`, `x[mask]`, one-argument `where`, `unique`, `dynamic_partition`, `x[:n]` with a tensor `n`,
+    `keras.ops.nonzero`.
+
+Why: XLA pads the result to its largest size and carries the true one along: it compiles and equals eager, at the price of the
+    padding. It fails when such a value meets a tensor of fixed size under a gradient.
+
+Bad:
+    import tensorflow as tf
+
+    @tf.function(jit_compile=True)
+    def f(y, p):
+        m = y > 0.0
+        return tf.reduce_mean(tf.boolean_mask(tf.square(y - p), m))
+
+Good:
+    import tensorflow as tf
+
+    @tf.function(jit_compile=True)
+    def f(y, p):
+        m = tf.cast(y > 0.0, tf.float32)
+        return tf.reduce_sum(m * tf.square(y - p)) / tf.maximum(tf.reduce_sum(m), 1.0)
+
+Fix safety: unsafe: a mean over no element is 0 instead of NaN.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from hwal.lint import edits
+from hwal.lint.diagnostic import Finding, Fix, Rule
+from hwal.lint.events import Call, Trace
+from hwal.lint.values import Value
+
+NAMES = (
+    "boolean_mask",
+    "unique",
+    "dynamic_partition",
+    "sparse.from_dense",
+    "nn.ctc_unique_labels",
+    "image.non_max_suppression",
+    "where",
+)
+KERAS = ("keras.ops.nonzero", "keras.ops.where", "keras.ops.unique", "keras.ops.argwhere")
+HELP = "weights instead of a mask: sum(m * v) / maximum(sum(m), 1); tf.where(m, v, 0)"
+
+
+def _check(trace: Trace) -> Iterator[Finding]:
+    if not trace.context.compiled:
+        return
+    for call in trace.calls:
+        if call.result.bounded and (call.short in NAMES or call.name in KERAS):
+            if call.short == "where" and len(call.args) + len(call.kwargs) != 1:
+                continue
+            yield Finding(
+                call.node,
+                f"{call.method or call.short} has as many elements as the data says: XLA pads it to the largest number",
+                HELP,
+                fix=_mean(trace, call),
+            )
+        elif call.short in ("nn.top_k",) and len(call.args) > 1 and call.args[1].data and call.args[1].is_tensor:
+            yield Finding(call.node, "top_k with a tensor k: XLA pads it to the largest number", "a Python number for k")
+    for part in trace.subscripts:
+        if part.base.is_tensor and not part.store:
+            if any(value.is_tensor and value.dtype == "bool" for value in part.indices):
+                yield Finding(
+                    part.node, "x[mask] has as many elements as the data says: XLA pads it to the largest number", HELP
+                )
+            elif any(label != "step" and bound.is_tensor and bound.data for label, bound in part.bounds):
+                yield Finding(
+                    part.node,
+                    "a slice up to a tensor's value: XLA pads it to the largest size",
+                    "tf.slice with a constant size, or a mask",
+                )
+    for one in trace.combined:
+        for bounded, other in ((one.left, one.right), (one.right, one.left)):
+            if (
+                one.place.tape
+                and bounded.is_tensor
+                and bounded.bounded
+                and other.is_tensor
+                and not other.bounded
+                and other.data
+                and other.shape != ()
+            ) and not _reduced(other):
+                yield Finding(
+                    one.node,
+                    "a tensor whose length the data decides meets one of fixed size under a gradient: shapes do not fit",
+                    HELP,
+                    "error",
+                )
+                break
+
+
+def _reduced(value: Value) -> bool:
+    return value.shape is not None and len(value.shape) == 0
+
+
+def _mean(trace: Trace, call: Call) -> Fix | None:
+    """`tf.reduce_mean(tf.boolean_mask(v, m))` becomes a weighted mean."""
+    source = trace.function.module
+    parent = source.parents.get(call.node)
+    tf = edits.module_name(source, "tensorflow")
+    if (
+        call.short == "boolean_mask"
+        and tf
+        and isinstance(parent, ast.Call)
+        and source.names.resolve(parent.func) == "tensorflow.reduce_mean"
+        and len(parent.args) == 1
+        and not parent.keywords
+        and len(call.node.args) == 2
+        and not call.node.keywords
+        and all(isinstance(n, ast.Name | ast.Attribute | ast.Call | ast.BinOp | ast.Compare) for n in call.node.args)
+    ):
+        value, mask = (edits.text(source, arg) for arg in call.node.args)
+        weight = f"{tf}.cast({mask}, ({value}).dtype)"
+        new = f"({tf}.reduce_sum({weight} * ({value})) / {tf}.maximum({tf}.reduce_sum({weight}), 1))"
+        return Fix("unsafe", "a mean over nothing is 0, not NaN", (edits.replace(source, parent, new),))
+    return None
+
+
+RULE = Rule("XLA201", "bounded-dynamic-shape", "warning", _check, __doc__, fix="unsafe")

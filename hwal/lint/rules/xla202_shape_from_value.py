@@ -1,0 +1,71 @@
+"""shape-from-value
+
+What: A size, axis or shape that a tensor's value decides: `tf.zeros([n])`, `tf.reshape(x, [n, -1])`, `tf.tile`, `tf.one_hot`
+    depth, `tf.transpose(x, perm)`, `x[::n]`.
+
+Why: XLA must know shapes while it compiles. On CPU and GPU TensorFlow bakes the value of an argument in, and compiles again
+    for each value; on a TPU, and inside a loop everywhere, it fails: "must be a compile-time constant".
+
+Bad:
+    import tensorflow as tf
+
+    @tf.function(jit_compile=True)
+    def f(x):
+        return tf.one_hot(x, tf.reduce_max(x) + 1)
+
+Good:
+    import tensorflow as tf
+
+    @tf.function(jit_compile=True)
+    def f(x):
+        return tf.one_hot(x, 10)
+
+Fix safety: none yet: only the writer knows the largest size.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from hwal.lint.diagnostic import Finding, Rule, tpu_error
+from hwal.lint.events import Trace
+from hwal.lint.families import SIZES
+from hwal.lint.values import depends, holds_tensor, in_loop
+
+HELP = "a Python number, or a size from x.shape or tf.shape(x); pad to the largest one"
+
+
+def _check(trace: Trace) -> Iterator[Finding]:
+    if not trace.context.compiled:
+        return
+    iterated = {id(loop.node.iter) for loop in trace.loops if isinstance(loop.node, ast.For)}
+    for call in trace.calls:
+        key = call.short or (call.name if call.name and call.name.startswith("keras.ops.") else "")
+        if key not in SIZES or id(call.node) in iterated:
+            continue
+        for position, keywords in SIZES[key]:
+            value = call.argument(position, *keywords)
+            if value is None or not depends(value) or not holds_tensor(value) or (key in UNBOUND and value.bounded):
+                continue
+            label = keywords[0]
+            inside = in_loop(value)
+            yield Finding(
+                call.node,
+                f"`{label}` of {key} depends on a tensor's value, and XLA must know it while it compiles",
+                HELP,
+                "error" if inside else None,
+            )
+            break
+    for part in trace.subscripts:
+        for label, bound in part.bounds:
+            if part.base.is_tensor and label == "step" and bound.is_tensor and bound.data:
+                yield Finding(
+                    part.node, "the step of a slice depends on a tensor's value, and XLA must know it while it compiles", HELP
+                )
+
+
+UNBOUND = ("dynamic_stitch",)
+
+
+RULE = Rule("XLA202", "shape-from-value", tpu_error(), _check, __doc__)

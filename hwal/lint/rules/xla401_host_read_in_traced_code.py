@@ -1,0 +1,59 @@
+"""host-read-in-traced-code
+
+What: `.numpy()`, `.item()`, `np.…(t)` of a tensor in traced code; `float(t)`, `int(t)` where AutoGraph is off.
+
+Why: A symbolic tensor has no value while its function is traced.
+
+Bad:
+    import tensorflow as tf
+
+    @tf.function(jit_compile=True)
+    def f(x):
+        return x * tf.reduce_sum(x).numpy()
+
+Good:
+    import tensorflow as tf
+
+    @tf.function(jit_compile=True)
+    def f(x):
+        return x * tf.reduce_sum(x)
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from hwal.lint.diagnostic import Finding, Rule
+from hwal.lint.events import Trace
+from hwal.lint.values import holds_tensor
+
+METHODS = ("numpy", "item", "tolist", "eval", "__array__")
+
+
+def _check(trace: Trace) -> Iterator[Finding]:
+    for call in trace.calls:
+        if call.method in METHODS and call.owner.is_tensor:
+            yield Finding(
+                call.node,
+                f"`.{call.method}()` of a symbolic tensor, which has no value yet",
+                "compute with the tensor, and read it outside the traced function",
+            )
+        elif call.name and call.name.startswith("numpy.") and any(holds_tensor(value) for value in call.args):
+            if not call.name.rpartition(".")[2].startswith(("shape", "ndim", "size")):
+                yield Finding(
+                    call.node,
+                    f"np.{call.name[6:]} wants the numbers of a symbolic tensor, which has none yet",
+                    "the same function of tf or keras.ops",
+                )
+        elif not trace.autograph and isinstance(call.node.func, ast.Name) and call.name is None and call.args:
+            word = call.node.func.id
+            if word in ("float", "int") and call.args[0].is_tensor:
+                yield Finding(
+                    call.node,
+                    f"{word}() of a symbolic tensor, and AutoGraph is off here",
+                    "tf.cast, or read it in a callback",
+                )
+
+
+RULE = Rule("XLA401", "host-read-in-traced-code", "error", _check, __doc__)

@@ -1,0 +1,94 @@
+"""Value: what the linter knows of a Python value while a function is traced."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+TENSOR = "tensor"
+PYTHON = "python"
+UNKNOWN = "unknown"
+RAGGED = "ragged"
+SPARSE = "sparse"
+ARRAY = "tensorarray"
+LAYER = "layer"
+NUMPY = "numpy"
+
+TENSORS = "list of tensors"
+"""`what` of a Python list of tensors whose length is not known."""
+
+Shape = tuple[int | None, ...]
+
+
+class Value(NamedTuple):
+    """`data`: depends on numbers that only a run knows. `bounded`: its shape does, within a bound that XLA knows. `loop`: it
+    changes in a loop that XLA compiles, so that it is no constant on any device. `sure`: it is a tensor for certain.
+    `const`: the Python value itself, where `known`. `items`: of a tuple or list. `shape`: None where nothing is known."""
+
+    kind: str = UNKNOWN
+    data: bool = False
+    bounded: bool = False
+    loop: bool = False
+    shape: Shape | None = None
+    dtype: str | None = None
+    known: bool = False
+    const: Any = None
+    items: tuple[Value, ...] | None = None
+    what: str | None = None
+
+    @property
+    def is_tensor(self) -> bool:
+        return self.kind in (TENSOR, RAGGED, SPARSE)
+
+
+NOTHING = Value()
+PLAIN = Value(PYTHON)
+
+
+def constant(value: object) -> Value:
+    return Value(PYTHON, known=True, const=value)
+
+
+def tensor_like(values: list[Value], shape: Shape | None = None, dtype: str | None = None) -> Value:
+    """A tensor computed from others: it depends on what they depend on."""
+    data = bounded = loop = False
+    for value in values:
+        data = data or value.data
+        bounded = bounded or value.bounded
+        loop = loop or value.loop
+        if value.items:
+            inner = tensor_like(list(value.items))
+            data, bounded, loop = data or inner.data, bounded or inner.bounded, loop or inner.loop
+    return Value(TENSOR, data, bounded, loop, shape, dtype)
+
+
+def depends(value: Value) -> bool:
+    """Whether a value, or a part of it, depends on numbers that only a run knows."""
+    return value.data or bool(value.items and any(depends(item) for item in value.items))
+
+
+def in_loop(value: Value) -> bool:
+    return value.loop or bool(value.items and any(in_loop(item) for item in value.items))
+
+
+def holds_tensor(value: Value) -> bool:
+    return value.is_tensor or value.what == TENSORS or bool(value.items and any(holds_tensor(item) for item in value.items))
+
+
+def join(a: Value, b: Value) -> Value:
+    """What holds of a value that is either of two."""
+    if a == b:
+        return a
+    kind = a.kind if a.kind == b.kind else UNKNOWN
+    items = None
+    if a.items is not None and b.items is not None and len(a.items) == len(b.items):
+        items = tuple(join(x, y) for x, y in zip(a.items, b.items, strict=True))
+    return Value(
+        kind,
+        a.data or b.data,
+        a.bounded or b.bounded,
+        a.loop or b.loop,
+        a.shape if a.shape == b.shape else None,
+        a.dtype if a.dtype == b.dtype else None,
+        items=items,
+        what=a.what if a.what == b.what else None,
+    )
