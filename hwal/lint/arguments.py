@@ -8,15 +8,19 @@ from collections.abc import Iterable
 
 from hwal.lint.context import FUNCTION, Context
 from hwal.lint.source import Function
-from hwal.lint.values import NOTHING, PLAIN, PYTHON, TENSOR, Value
+from hwal.lint.values import ARGUMENT, NOTHING, PLAIN, TENSOR, Value
 
 PLAIN_NAME = re.compile(
-    r"^(?:training|is_training|train|trainable|mode|axis|axes|name|dtype|shape|scope|reuse|verbose|debug|method|reduction|units|"
+    r"^(?:training|is_training|train|trainable|mode|axis|axes|name|dtype|scope|reuse|verbose|debug|method|reduction|units|dim|dims|height|width|channels|"
     r"config|cfg|params|hparams|hps|args|options|flags|fn|func|function|callback|model|net|network|encoder|decoder|generator|"
     r"discriminator|optimizer|opt|layer|layers|module|strategy|metric|metrics|loss_fn|criterion|epsilon|eps|rate|alpha|beta|"
-    r"gamma|temperature|num_\w+|n_(?:heads|layers|classes|steps|epochs)|\w+_(?:size|dim|dims|rate|name|path|fn|dir|axis|config|type|"
-    r"mode|shape|units|classes|heads|layers|model|optimizer|loss_fn)|use_\w+|is_\w+|return_\w+|self|cls|inputs_shape|input_shape)$"
+    r"gamma|temperature|num\w+|n_(?:heads|layers|classes|steps|epochs)|\w*_(?:size|dim|dims|rate|name|path|fn|dir|axis|axes|config|type|"
+    r"mode|units|classes|heads|layers|model|optimizer|loss_fn|length|stride|step|width|height|count|format|spec|layout)|"
+    r"use_\w+|is_\w+|return_\w+|self|cls|\w*shape|strides|padding|kernel|pool_size|[A-Z])$"
 )
+STRUCTURE_NAME = re.compile(r"^(?:\w*[a-rt-z0-9]s|data|batch|features|state|sample|pair|elems|items|\w+_(?:list|tuple|dict))$")
+"""Names of arguments that are as often a list of tensors as a tensor."""
+
 PLAIN_TYPES = re.compile(r"\b(?:int|float|bool|str|bytes|Callable|Optimizer|Model|Layer|Module|Sequence\[int\]|DType|type)\b")
 TENSOR_TYPES = re.compile(r"\b(?:Tensor|TensorLike|ndarray|Array|Variable|EagerTensor)\b")
 RAGGED_TYPES = re.compile(r"\bRagged(?:Tensor)?\b")
@@ -36,7 +40,7 @@ def root_arguments(function: Function, context: Context, sites: Iterable[ast.Cal
     if function.class_ is not None and parameters:
         found[parameters[0].arg] = Value(what="self")
         parameters = parameters[1:]
-    literals = passed_literals(parameters, sites)
+    literals = passed_literals(parameters, sites) | used_as_plain(function)
     for index, parameter in enumerate([*parameters, *args.kwonlyargs]):
         name = parameter.arg
         if specs is not None and index < len(specs):
@@ -66,7 +70,38 @@ def _guess(name: str, annotation: ast.expr | None, default: ast.expr | None, lit
     if default is not None:
         # None stands for a tensor as often as for an option
         return NOTHING if isinstance(default, ast.Constant) and default.value is None else PLAIN
-    return INPUT
+    return INPUT._replace(what=ARGUMENT) if STRUCTURE_NAME.match(name) else INPUT
+
+
+PLAIN_METHODS = frozenset(
+    {"append", "extend", "items", "keys", "get", "pop", "update", "split", "startswith", "endswith", "lower", "format"}
+)
+PLAIN_CLASSES = re.compile(r"\b(?:int|float|bool|str|list|tuple|dict|Sequence|Mapping|Iterable|Integral|Number)\b")
+
+
+def used_as_plain(function: Function) -> set[str]:
+    """The names that a function's body treats as what no tensor is: it calls them, asks whether they are a list, compares them
+    with a string, or calls a method that lists, dicts and strings have."""
+    found: set[str] = set()
+    for call in function.calls:
+        func = call.func
+        if isinstance(func, ast.Name):
+            found.add(func.id)
+            asks = func.id == "isinstance" and len(call.args) == 2 and PLAIN_CLASSES.search(ast.unparse(call.args[1]))
+            if asks and isinstance(call.args[0], ast.Name):
+                found.add(call.args[0].id)
+        elif isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) and func.attr in PLAIN_METHODS:
+            found.add(func.value.id)
+    if isinstance(function.node, ast.Lambda):
+        return found
+    for statement in function.node.body:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Compare) and isinstance(node.left, ast.Name):
+                right = node.comparators[0]
+                choices = right.elts if isinstance(right, ast.Tuple | ast.List | ast.Set) else [right]
+                if any(isinstance(item, ast.Constant) and isinstance(item.value, str) for item in choices):
+                    found.add(node.left.id)
+    return found
 
 
 def passed_literals(parameters: list[ast.arg], sites: Iterable[ast.Call]) -> set[str]:
@@ -112,6 +147,3 @@ def dtype_of(node: ast.expr | None, function: Function) -> str | None:
         return node.value
     name = function.module.names.resolve(node) if node is not None else None
     return name.rpartition(".")[2] if name and name.partition(".")[0] in ("tensorflow", "numpy") else None
-
-
-__all__ = ["INPUT", "PYTHON", "dtype_of", "passed_literals", "root_arguments", "signature"]

@@ -10,9 +10,10 @@ from hwal.lint.context import keras_kind
 from hwal.lint.events import Call
 from hwal.lint.frame import Frame
 from hwal.lint.source import Class, Function
-from hwal.lint.values import LAYER, NOTHING, NUMPY, PLAIN, PYTHON, TENSOR, Value, holds_tensor, join, tensor_like
+from hwal.lint.values import ARGUMENT, LAYER, NOTHING, NUMPY, PLAIN, PYTHON, TENSOR, Value, holds_tensor, join, tensor_like
 
 BODY_TAKERS = frozenset({"cond", "while_loop", "case", "switch_case", "map_fn", "scan", "foldl", "foldr", "vectorized_map"})
+PLAIN_BACKEND = ("shape", "int_shape", "ndim", "is_tensor", "dtype", "floatx", "backend", "standardize_dtype")
 TRUTH_BUILTINS = {"bool": "bool", "any": "any", "all": "any", "max": "max", "min": "max", "sorted": "max", "filter": "any"}
 ITERATING = {
     "list": "list",
@@ -60,7 +61,9 @@ class Calls(Frame):
     ) -> Value:
         func = node.func
         target: Function | Class | None = None
-        if name is None or not name.startswith(("tensorflow.", "keras.", "numpy.", "torch.")):
+        if name is not None and name.startswith("keras.") and self.interpreter.project.has_keras:
+            target = self.interpreter.project.called(func, self.function, self.source)
+        elif name is None or not name.startswith(("tensorflow.", "keras.", "numpy.", "torch.")):
             held = self.evaluate(func) if isinstance(func, ast.Name) else owner
             if held.what == "function" and not isinstance(func, ast.Attribute):
                 target = held.const
@@ -89,6 +92,8 @@ class Calls(Frame):
                     return self._body_taker(short, args, kwargs)
                 return semantics.keras_ops_call(short, args, kwargs)
             if name.startswith("keras.backend."):
+                if name.rpartition(".")[2] in PLAIN_BACKEND:
+                    return PLAIN
                 return tensor_like(args) if any(holds_tensor(a) for a in args) else NOTHING
             if name.startswith(("keras.losses.", "keras.metrics.", "keras.activations.")) and method and method[:1].islower():
                 return tensor_like([*args, *kwargs.values()])._replace(data=True)
@@ -130,7 +135,8 @@ class Calls(Frame):
                 if value.is_tensor:
                     self.test(node, kind, value)
                     break
-        if name in ("enumerate", "zip") and any(a.is_tensor for a in args):
+        walked = args[:1] if name == "enumerate" else args
+        if name in ("enumerate", "zip") and args and all(a.is_tensor and a.what != ARGUMENT for a in walked):
             return Value(PYTHON, *tensor_like(args)[1:4], what=f"iter:{name}")
         if name in ITERATING and name != "zip" and args and args[0].is_tensor:
             self.iteration(node, ITERATING[name], args[0])
@@ -155,7 +161,7 @@ class Calls(Frame):
                 if item.what == "function" and isinstance(item.const, Function):
                     count = len(item.const.parameters)
                     inner = self.call_function(
-                        item.const, [Value(TENSOR, data=True, loop=looping)] * count, {}, item.const.node
+                        item.const, [Value(TENSOR, data=True, loop=looping, what=ARGUMENT)] * count, {}, item.const.node
                     )
                     result = inner if result is NOTHING else join(result, inner)
         if looping:

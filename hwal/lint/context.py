@@ -173,7 +173,7 @@ class Contexts:
         if function in self._given:
             return self._given[function]
         class_ = function.class_
-        if class_ is not None and function.outer is None:
+        if class_ is not None and function.outer is None and not PIPELINE_CLASS.search(class_.name):
             kind = keras_kind(self._project, class_)
             if kind and function.name in KERAS_METHODS.get(kind, ()):
                 gradient = kind in ("layer", "model", "loss", "regularizer")
@@ -184,7 +184,7 @@ class Contexts:
 
     def _assume(self, source: Source) -> None:
         """Adds the functions that nobody here calls and that compute with tensors."""
-        if _is_test(source.path) or (source.name and source.name.rpartition(".")[2] in ("conftest", "setup")):
+        if is_test(source.path) or (source.name and source.name.rpartition(".")[2] in ("conftest", "setup")):
             return
         pipeline = any(
             (name := source.names.resolve(call.func)) and name.startswith("tensorflow.data.") for call, _ in source.calls
@@ -229,6 +229,9 @@ class Contexts:
         return computes
 
 
+PIPELINE_CLASS = re.compile(r"Preprocess|Tokeniz|Converter|Packer|Vectoriz|Augment|Backbone(?:Test|Loader)|Generator$|Callback")
+"""Names of classes that work on the host, in an input pipeline, though they are layers."""
+
 HOST_NAMES = re.compile(
     r"^(?:main|run|train|evaluate|fit|test|setup|build|create|make|get|load|read|parse|decode|preprocess|augment|input_fn|"
     r"save|write|export|plot|show|download|prepare|configure|init|serving|restore|convert|export|print|log|display|visualize)"
@@ -254,7 +257,8 @@ def _inner(function: Function) -> Iterator[Function]:
         yield from _inner(inner)
 
 
-def _is_test(path: str) -> bool:
+def is_test(path: str) -> bool:
+    """Whether a file is a test, by its name: what it traces on purpose is told, nothing else."""
     name = path.replace("\\", "/").rpartition("/")[2]
     return name.startswith(("test_", "conftest")) or name.endswith(("_test.py", "_tests.py"))
 

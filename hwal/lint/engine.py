@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from hwal.lint import edits
 from hwal.lint.catalog import rules
-from hwal.lint.context import Contexts
+from hwal.lint.context import Contexts, is_test
 from hwal.lint.diagnostic import RANK, Diagnostic, Finding, Rule, Target
 from hwal.lint.file import File
 from hwal.lint.interpreter import Interpreter
@@ -57,6 +57,8 @@ def check_sources(
                     for finding in rule.check(trace):
                         _keep(found, diagnostic(rule, finding, trace.function.module, settings.target))
     for source in told:
+        if is_test(source.path):
+            continue
         file = File(source, project, contexts)
         for rule in of_file:
             for finding in rule.check(file):

@@ -39,6 +39,9 @@ DTYPES = frozenset(
 )
 
 
+TENSOR_ATTRIBUTES = frozenset({"values", "indices", "dense_shape", "flat_values", "row_splits", "T", "real", "imag"})
+
+
 class Expressions(Calls):
     """The part of a frame that evaluates."""
 
@@ -89,7 +92,7 @@ class Expressions(Calls):
                 return Value(PYTHON, what="shape", shape=owner.shape)
             if name in ("dtype", "name", "device", "graph", "op", "ndim", "trainable", "rank"):
                 return PLAIN
-            return tensor_like([owner])
+            return tensor_like([owner]) if name in TENSOR_ATTRIBUTES else NOTHING
         if owner.what == TENSORS:
             return tensor_like([owner])
         return PLAIN if owner.kind == PYTHON else NOTHING
@@ -100,6 +103,11 @@ class Expressions(Calls):
         return self.arithmetic(node.op, left, right)
 
     def arithmetic(self, op: ast.operator, left: Value, right: Value) -> Value:
+        if isinstance(op, ast.Add) and (left.items is not None or right.items is not None):
+            if left.items is not None and right.items is not None:
+                return Value(PYTHON, items=left.items + right.items)
+            if not (left.what == "single" or right.what == "single"):  # (x,) + outputs[1:]
+                return NOTHING
         if left.is_tensor or right.is_tensor:
             tensor = left if left.is_tensor else right
             dtype = left.dtype or right.dtype
@@ -107,8 +115,6 @@ class Expressions(Calls):
             kind = tensor.kind if left.kind == right.kind else TENSOR
             return tensor_like([left, right], shape, dtype)._replace(kind=kind, what="single")
         if left.kind == PYTHON and right.kind == PYTHON:
-            if left.items is not None and right.items is not None and isinstance(op, ast.Add):
-                return Value(PYTHON, items=left.items + right.items)
             whole = type(left.const) is int and type(right.const) is int
             if whole and isinstance(op, ast.Add | ast.Sub | ast.Mult):
                 a, b = left.const, right.const
@@ -133,7 +139,9 @@ class Expressions(Calls):
         values = [self.evaluate(value) for value in node.values]
         for part, value in zip(node.values[:-1], values[:-1], strict=True):
             self.test(part, "and", value)
-        if any(value.is_tensor for value in values):
+        if isinstance(node.op, ast.And) and any(value.known and not value.const for value in values):
+            return PLAIN
+        if all(value.is_tensor for value in values) or (values[-1].is_tensor and values[-1].dtype == "bool"):
             return tensor_like(values, dtype="bool")
         return PLAIN if all(value.kind == PYTHON for value in values) else NOTHING
 

@@ -9,6 +9,7 @@ from functools import cached_property
 from hwal.lint.context import Contexts
 from hwal.lint.project import Project
 from hwal.lint.source import Function, Source
+from hwal.lint.steps import Steps
 
 TPU = ("tensorflow.distribute.TPUStrategy", "tensorflow.distribute.experimental.TPUStrategy")
 JIT = ("tensorflow.function",)
@@ -56,7 +57,17 @@ class File:
     @cached_property
     def torch_trains(self) -> bool:
         """Whether the file is a torch training script: it calls `.backward()`."""
-        return self.source.uses("torch") and any(True for _ in self.method_calls("backward"))
+        return self.source.uses("torch", "torch_xla") and any(True for _ in self.method_calls("backward"))
+
+    @cached_property
+    def portable_torch(self) -> bool:
+        """Whether the file is a torch training script, whose lines ought to run on any hardware."""
+        return self.source.uses("torch") and (self.torch_xla or self.torch_trains)
+
+    @cached_property
+    def steps(self) -> Steps:
+        """The code that runs once for each training step."""
+        return Steps(self.source, self.project)
 
     def enclosing(self, node: ast.AST, *kinds: type[ast.AST]) -> Iterator[ast.AST]:
         """The nodes of certain kinds around a node, innermost first."""

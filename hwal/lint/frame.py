@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hwal.lint.events import Iteration, Place, Test, Trace
 from hwal.lint.source import Function
-from hwal.lint.values import NOTHING, PLAIN, PYTHON, TENSOR, TENSORS, Value, join
+from hwal.lint.values import ARGUMENT, NOTHING, PLAIN, PYTHON, TENSOR, TENSORS, Value, join
 
 if TYPE_CHECKING:
     from hwal.lint.interpreter import Interpreter
@@ -47,12 +47,14 @@ class Frame:
         raise NotImplementedError
 
     def test(self, node: ast.AST, kind: str, value: Value) -> None:
-        self.trace.tests.append(Test(node, kind, value, self.place()))
+        if value.what != ARGUMENT:  # `if inputs:` of a list
+            self.trace.tests.append(Test(node, kind, value, self.place()))
 
     def iteration(self, node: ast.AST, how: str, value: Value) -> None:
         if value.what and value.what.startswith("iter:"):
             how, value = value.what[5:], value._replace(what=None, kind=TENSOR)
-        self.trace.iterations.append(Iteration(node, how, value, self.place()))
+        if value.what != ARGUMENT:
+            self.trace.iterations.append(Iteration(node, how, value, self.place()))
 
 
 def element(value: Value) -> Value:

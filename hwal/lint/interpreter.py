@@ -12,7 +12,7 @@ from hwal.lint.frame import Frame
 from hwal.lint.project import Project, enclosing_class
 from hwal.lint.source import Function, Source
 from hwal.lint.statements import Statements
-from hwal.lint.values import LAYER, NOTHING, PLAIN, TENSOR, Value, constant, tensor_like
+from hwal.lint.values import LAYER, NOTHING, PLAIN, TENSOR, Value, constant
 
 DEPTH = 8
 VARIANTS = 6
@@ -82,7 +82,7 @@ class Interpreter:
         if key in self._known:
             return self._known[key]
         if self._variants.get(target, 0) >= VARIANTS:
-            return tensor_like(args) if any(a.is_tensor for a in args) else NOTHING
+            return NOTHING
         self._variants[target] = self._variants.get(target, 0) + 1
         self._known[key] = NOTHING  # one that calls itself
         inner = Trace(target, context._replace(autograph=inner_autograph, gradient=place.tape))

@@ -14,6 +14,7 @@ class Project:
     def __init__(self, sources: Iterable[Source]) -> None:
         self.sources = list(sources)
         self._by_name = {source.name: source for source in self.sources if source.name}
+        self.has_keras = any(name.startswith("keras.") for name in self._by_name)
 
     def find(self, dotted: str) -> Function | Class | None:
         """What a dotted name means among these files: a top-level function, a class, or a method."""

@@ -28,7 +28,7 @@ LISTS = frozenset(
         "gradients", "shape_n", "nn.weighted_moments", "nn.fractional_max_pool", "nn.fractional_avg_pool",
         "nn.ctc_unique_labels", "compat.v1.setdiff1d", "image.combined_non_max_suppression",
         "image.non_max_suppression_padded", "nn.ctc_greedy_decoder", "clip_by_global_norm", "nn.fused_batch_norm",
-        "math.approx_max_k", "math.approx_min_k", "nn.ctc_beam_search_decoder",
+        "math.approx_max_k", "math.approx_min_k",
 }
 )  # fmt: skip
 """Functions that return a Python list or tuple of tensors."""
@@ -118,6 +118,8 @@ def tensorflow_call(short: str, args: list[Value], kwargs: Mapping[str, Value]) 
         return Value(TENSOR, dtype="int32", what="single")
     values = [*args, *kwargs.values()]
     result = tensor_like(values)
+    if short in ("nn.ctc_greedy_decoder", "nn.ctc_beam_search_decoder"):
+        return Value(PYTHON, items=(result._replace(kind=PYTHON, what=TENSORS), result))
     if short in LISTS:
         unknown = short in BOUNDED
         return result._replace(kind=PYTHON, what=TENSORS, bounded=result.bounded or unknown, data=result.data or unknown)
@@ -153,7 +155,23 @@ def keras_ops_call(short: str, args: list[Value], kwargs: Mapping[str, Value]) -
         return PLAIN
     if short == "size":
         return Value(TENSOR)
+    if short == "convert_to_numpy":
+        return Value(NUMPY, data=True)
     result = tensor_like([*args, *kwargs.values()])
+    if short in (
+        "split",
+        "unstack",
+        "meshgrid",
+        "qr",
+        "svd",
+        "eigh",
+        "top_k",
+        "moments",
+        "slogdet",
+        "lu_factor",
+        "array_split",
+    ):
+        return result._replace(kind=PYTHON, what=TENSORS)
     if short in ("nonzero", "unique", "argwhere") or (short == "where" and len(args) + len(kwargs) == 1):
         return result._replace(bounded=True, data=True)
     if short in (
@@ -205,6 +223,11 @@ PYTHON_BUILTINS = frozenset(
 )  # fmt: skip
 
 
+TENSOR_METHODS = frozenset(
+    {"read_value", "value", "sparse_read", "gather_nd", "__getitem__", "eval", "consumers", "experimental_ref"}
+)
+
+
 def method_call(method: str, owner: Value, args: list[Value]) -> Value:
     """The value of a method called on something that is no function of the files given."""
     if owner.kind == ARRAY:
@@ -218,7 +241,9 @@ def method_call(method: str, owner: Value, args: list[Value]) -> Value:
             return Value(NUMPY, data=True)
         if method in ("row_lengths", "values", "to_tensor", "flat_values", "bounding_shape", "value_rowids"):
             return Value(TENSOR, data=True, bounded=method == "to_tensor")
-        return tensor_like([owner, *args])._replace(kind=owner.kind if method.startswith("with_") else TENSOR)
+        if method in TENSOR_METHODS or method.startswith(("assign", "scatter_", "with_")):
+            return tensor_like([owner, *args])._replace(kind=owner.kind if method.startswith("with_") else TENSOR)
+        return NOTHING
     if owner.kind == LAYER:
         return tensor_like(args)._replace(data=True)
     if owner.kind == PYTHON:

@@ -10,7 +10,7 @@ from hwal.lint.events import Loop, Store, Test
 from hwal.lint.expressions import Expressions
 from hwal.lint.frame import element
 from hwal.lint.source import Function
-from hwal.lint.values import NOTHING, PLAIN, PYTHON, TENSOR, Value, join
+from hwal.lint.values import ARGUMENT, NOTHING, PLAIN, PYTHON, TENSOR, Value, join
 
 TAPES = ("tensorflow.GradientTape",)
 
@@ -74,17 +74,19 @@ class Statements(Expressions):
 
     def _if(self, node: ast.If) -> None:
         value = self.evaluate(node.test)
-        tensor = value.is_tensor
+        tensor = value.is_tensor and value.what != ARGUMENT
         before = dict(self.env)
         place = self.place()
         self.branches += tensor
+        self.env.update(dict.fromkeys(narrowed(node.test), NOTHING))
         self.run(node.body)
         body = self.env
         self.env = dict(before)
         self.run(node.orelse)
         orelse = self.env
         self.branches -= tensor
-        self.trace.tests.append(Test(node, "if", value, place, before, body, orelse))
+        if value.what != ARGUMENT:
+            self.trace.tests.append(Test(node, "if", value, place, before, body, orelse))
         if ends(node.body):
             self.env = orelse
         elif ends(node.orelse):
@@ -109,7 +111,7 @@ class Statements(Expressions):
         before = dict(self.env)
         place = self.place()
         self.iteration(node.iter, "for", value)
-        tensor = value.is_tensor and self.trace.autograph
+        tensor = value.is_tensor and self.trace.autograph and value.what != ARGUMENT
         if tensor:
             self._widen(node)
         each = element(value)
@@ -210,6 +212,28 @@ def ends(body: list[ast.stmt]) -> bool:
     if isinstance(last, ast.If):
         return ends(last.body) and ends(last.orelse)
     return isinstance(last, ast.Return | ast.Raise | ast.Continue | ast.Break)
+
+
+def narrowed(test: ast.expr) -> set[str]:
+    """The names that a test says are no tensors: `isinstance(x, list)`, `is_numpy_array(x)`, `callable(x)`."""
+    found = set()
+    for part in test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]:
+        if isinstance(part, ast.Call) and part.args and isinstance(part.args[0], ast.Name):
+            word = (
+                part.func.id
+                if isinstance(part.func, ast.Name)
+                else part.func.attr
+                if isinstance(part.func, ast.Attribute)
+                else ""
+            )
+            kind = ast.unparse(part.args[1]) if len(part.args) > 1 else ""
+            if (word == "isinstance" and "ensor" not in kind) or word in ("callable", "hasattr") or _predicate(word):
+                found.add(part.args[0].id)
+    return found
+
+
+def _predicate(word: str) -> bool:
+    return word.startswith(("is_", "_is_")) and "tensor" not in word and word not in ("is_nan", "is_inf", "is_finite")
 
 
 def merged(a: dict[str, Value], b: dict[str, Value], tensor: bool, keep: bool = False) -> dict[str, Value]:

@@ -16,6 +16,9 @@ NUMPY = "numpy"
 TENSORS = "list of tensors"
 """`what` of a Python list of tensors whose length is not known."""
 
+ARGUMENT = "argument"
+"""`what` of an argument that may be a structure of tensors rather than one."""
+
 Shape = tuple[int | None, ...]
 
 

@@ -61,11 +61,15 @@ WEIGHTLESS = (
     "Minimum",
     "Masking",
     "RepeatVector",
+    "Resizing",
+    "Rescaling",
 )
 
 
 def _check(trace: Trace) -> Iterator[Finding]:
     source = trace.function.module
+    if trace.function.name in ("build", "__init__", "_build"):
+        return
     for call in trace.calls:
         name = call.name or ""
         layer = (

@@ -1,0 +1,75 @@
+"""host-read-in-step
+
+What: `.item()`, `float(t)`, `print(t)`, `.cpu()`, `.numpy()` of a tensor in each step.
+
+Why: torch_xla collects operations and runs them as one graph. Reading a value on the host cuts the graph, runs it, and waits.
+
+Bad:
+    import torch
+    import torch_xla
+
+    def train(model, loader, optimizer):
+        for x, y in loader:
+            loss = model(x, y)
+            loss.backward()
+            optimizer.step()
+            torch_xla.sync()
+            print(loss.item())
+
+Good:
+    import torch
+    import torch_xla
+
+    def train(model, loader, optimizer):
+        for x, y in loader:
+            loss = model(x, y)
+            loss.backward()
+            optimizer.step()
+            torch_xla.sync()
+            print("a step")
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from hwal.lint.diagnostic import Finding, Rule
+from hwal.lint.file import File
+
+
+def _check(file: File) -> Iterator[Finding]:
+    if not file.torch_xla:
+        return
+    steps = file.steps
+    for node, function in steps.nodes():
+        if not isinstance(node, ast.Call) or _seldom(file, node):
+            continue
+        func = node.func
+        if isinstance(func, ast.Attribute) and func.attr in READS and steps.is_tensor(func.value, function):
+            yield Finding(node, f"`.{func.attr}()` in each step: the graph is cut, run and waited for", HELP)
+        elif (
+            isinstance(func, ast.Name)
+            and func.id in ("float", "int", "print", "bool")
+            and any(steps.is_tensor(arg, function) for arg in node.args)
+        ):
+            yield Finding(node, f"`{func.id}` of a tensor in each step: the graph is cut, run and waited for", HELP)
+
+
+READS = ("item", "tolist", "numpy", "cpu")
+HELP = "keep the tensor, and read it every so many steps (xm.add_step_closure, hwal's rt.log)"
+
+
+def _seldom(file: File, node: ast.AST) -> bool:
+    """Whether it happens every so many steps only: `if step % 100 == 0`, or in a step closure."""
+    for outer in file.enclosing(node, ast.If, ast.Lambda):
+        if isinstance(outer, ast.Lambda):
+            return True
+        if isinstance(outer, ast.If) and any(
+            isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mod) for n in ast.walk(outer.test)
+        ):
+            return True
+    return False
+
+
+RULE = Rule("PTX601", "host-read-in-step", "warning", _check, __doc__, scope="module")

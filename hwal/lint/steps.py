@@ -1,0 +1,193 @@
+"""Steps: the code of a torch script that runs once for each training step, and which names in it are tensors."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from hwal.lint.project import Project
+from hwal.lint.source import Function, Source
+
+HOST_READS = frozenset(
+    {"item", "tolist", "numpy", "size", "dim", "numel", "ndimension", "stride", "is_contiguous", "get_device"}
+)
+PLAIN_ATTRIBUTES = frozenset({"shape", "dtype", "device", "ndim", "requires_grad", "is_cuda", "layout", "training", "names"})
+PLAIN_TORCH = (
+    "torch.device", "torch.no_grad", "torch.inference_mode", "torch.manual_seed", "torch.load", "torch.save", "torch.cuda",
+    "torch.utils", "torch.optim", "torch.nn.Module", "torch.set_", "torch.get_", "torch.is_", "torch.distributed",
+    "torch.backends", "torch.autocast", "torch.amp", "torch.compile", "torch.jit", "torch.profiler", "torch.float",
+    "torch.int", "torch.bfloat16", "torch.Size", "torch.Generator", "torch.mps", "torch.xpu", "torch.finfo", "torch.iinfo",
+    "torch.enable_grad", "torch.hub",
+)  # fmt: skip
+STEPPING = ("backward", "optimizer_step")
+BUILTINS = frozenset(
+    {"len", "range", "print", "int", "float", "bool", "str", "isinstance", "enumerate", "zip", "tqdm", "type", "list", "max"}
+)
+
+
+class Steps:
+    """The training loops of a file (the innermost loops around `.backward()`), the functions that they call, and every
+    module's `forward`."""
+
+    def __init__(self, source: Source, project: Project) -> None:
+        self._source = source
+        self._project = project
+        self._tensors: dict[Function | None, set[str]] = {}
+        self.loops = list(dict.fromkeys(self._training_loops()))
+        self._functions = self._step_functions()
+
+    def nodes(self) -> Iterator[tuple[ast.AST, Function | None]]:
+        """Every node of step code, with the function it stands in."""
+        seen: set[int] = set()
+        for loop, function in self.loops:
+            for statement in loop.body:
+                for node in ast.walk(statement):
+                    if id(node) not in seen:
+                        seen.add(id(node))
+                        yield node, function
+        for function in self._functions:
+            body = function.node.body
+            parts: list[ast.stmt] | list[ast.expr] = body if isinstance(body, list) else [body]
+            for part in parts:
+                for node in ast.walk(part):
+                    if id(node) not in seen:
+                        seen.add(id(node))
+                        yield node, function
+
+    def _training_loops(self) -> Iterator[tuple[ast.For | ast.While, Function | None]]:
+        parents = self._source.parents
+        for call, function in self._source.calls:
+            target = self._project.called(call.func, function, self._source)
+            steps = isinstance(target, Function) and target.module is self._source and _backward(target)
+            if steps or (isinstance(call.func, ast.Attribute) and call.func.attr in STEPPING):
+                current = parents.get(call)
+                while current is not None and not isinstance(current, ast.FunctionDef | ast.Lambda | ast.ClassDef):
+                    if isinstance(current, ast.For | ast.While):
+                        yield current, function
+                        break
+                    current = parents.get(current)
+
+    def _step_functions(self) -> list[Function]:
+        found: dict[Function, None] = {}
+        for function in self._source.functions:
+            module = function.class_ is not None and function.name == "forward" and self._is_module(function)
+            if module or (_backward(function) and not any(outer is function for _, outer in self.loops)):
+                found[function] = None
+        for loop, around in self.loops:
+            for statement in loop.body:
+                for node in ast.walk(statement):
+                    if isinstance(node, ast.Call):
+                        target = self._project.called(node.func, around, self._source)
+                        if isinstance(target, Function) and target.module is self._source:
+                            found[target] = None
+        return list(found)
+
+    def _is_module(self, function: Function) -> bool:
+        class_ = function.class_
+        return class_ is not None and any(name.startswith("torch.nn.") for name in self._project.ancestors(class_))
+
+    def counters(self, node: ast.AST) -> set[str]:
+        """The Python numbers that count the loops around a node: of `range` and `enumerate`, and those that `+= 1` moves."""
+        found: set[str] = set()
+        for loop, _ in self.loops:
+            if any(inner is node for inner in ast.walk(loop)):
+                call = loop.iter if isinstance(loop, ast.For) else None
+                if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and isinstance(loop, ast.For):
+                    target = loop.target.elts[0] if isinstance(loop.target, ast.Tuple) else loop.target
+                    if call.func.id in ("range", "enumerate") and isinstance(target, ast.Name):
+                        found.add(target.id)
+        return found
+
+    def is_tensor(self, node: ast.expr, function: Function | None) -> bool:
+        """Whether an expression is a tensor, as far as can be told."""
+        if function not in self._tensors:
+            self._tensors[function] = set()
+            for _ in range(2):  # names that are used before the line that says what they are
+                self._collect(function)
+        return self._tensor(node, self._tensors[function])
+
+    def _collect(self, function: Function | None) -> None:
+        names = self._tensors[function]
+        if function is not None and function.name == "forward":
+            names |= {p.arg for p in function.parameters[1:] if p.arg not in ("mask", "config")}
+        body = self._source.tree.body if function is None else function.node.body
+        if not isinstance(body, list):  # a lambda's
+            return
+        loops = {id(loop) for loop, _ in self.loops}
+        for statement in body:
+            for node in ast.walk(statement):
+                if isinstance(node, ast.Assign):
+                    if self._tensor(node.value, names):
+                        for target in node.targets:
+                            names |= _bound(target)
+                elif isinstance(node, ast.AugAssign | ast.AnnAssign) and isinstance(node.target, ast.Name):
+                    if node.value is not None and self._tensor(node.value, names):
+                        names.add(node.target.id)
+                elif isinstance(node, ast.For) and id(node) in loops and not self._counted(node):
+                    target = node.target
+                    if (
+                        isinstance(node.iter, ast.Call)
+                        and getattr(node.iter.func, "id", "") == "enumerate"
+                        and isinstance(target, ast.Tuple)
+                    ):
+                        target = target.elts[-1]
+                    names |= _bound(target)
+                elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "backward":
+                    names |= _bound(node.func.value)
+
+    def _counted(self, node: ast.For) -> bool:
+        call = node.iter
+        return isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "range"
+
+    def _tensor(self, node: ast.expr, names: set[str]) -> bool:
+        if isinstance(node, ast.Name):
+            return node.id in names
+        if isinstance(node, ast.Attribute):
+            return node.attr not in PLAIN_ATTRIBUTES and self._tensor(node.value, names)
+        if isinstance(node, ast.Subscript):
+            return self._tensor(node.value, names)
+        if isinstance(node, ast.BinOp):
+            return self._tensor(node.left, names) or self._tensor(node.right, names)
+        if isinstance(node, ast.UnaryOp):
+            return self._tensor(node.operand, names)
+        if isinstance(node, ast.Compare):
+            if isinstance(node.ops[0], ast.Is | ast.IsNot | ast.In | ast.NotIn):
+                return False
+            return self._tensor(node.left, names) or any(self._tensor(c, names) for c in node.comparators)
+        if isinstance(node, ast.BoolOp):
+            return any(self._tensor(v, names) for v in node.values)
+        if isinstance(node, ast.Call):
+            return self._call(node, names)
+        return False
+
+    def _call(self, node: ast.Call, names: set[str]) -> bool:
+        dotted = self._source.names.resolve(node.func)
+        if dotted is not None:
+            if dotted.startswith("torch.nn.functional."):
+                return True
+            return (
+                dotted.startswith("torch.")
+                and not dotted.startswith(PLAIN_TORCH)
+                and not dotted[6:7].isupper()
+                and ".nn." not in dotted
+            )
+        given = [*node.args, *(k.value for k in node.keywords)]
+        if isinstance(node.func, ast.Attribute):
+            if self._tensor(node.func.value, names):
+                return node.func.attr not in HOST_READS
+            if isinstance(node.func.value, ast.Name) and node.func.value.id == "self":
+                return any(self._tensor(arg, names) for arg in given)
+            return False
+        if isinstance(node.func, ast.Name) and node.func.id not in BUILTINS:
+            return any(self._tensor(arg.value if isinstance(arg, ast.Starred) else arg, names) for arg in given)
+        return False
+
+
+def _backward(function: Function) -> bool:
+    return any(isinstance(call.func, ast.Attribute) and call.func.attr in STEPPING for call in function.calls)
+
+
+def _bound(target: ast.expr) -> set[str]:
+    return (
+        {node.id for node in ast.walk(target) if isinstance(node, ast.Name)} if not isinstance(target, ast.Subscript) else set()
+    )
