@@ -205,7 +205,8 @@ class Contexts:
     def _computes(self, function: Function, pipeline: bool, depth: int = 0) -> bool:
         """Whether a function's body is that of a computation: it calls TensorFlow, and does nothing that only a host does."""
         names = function.module.names
-        computes = False
+        first = function.parameters[0].arg if function.parameters else ""
+        computes = depth == 0 and TENSOR_NAME.match(first) is not None
         for inner in [function, *_inner(function)]:
             for call in inner.calls:
                 dotted = names.resolve(call.func)
@@ -228,6 +229,9 @@ class Contexts:
                     )
         return computes
 
+
+TENSOR_NAME = re.compile(r"^(?:x|inputs?|tensors?|logits|images?)\d?$")
+"""A first parameter of such a name makes a function one of tensors, in a file that imports TensorFlow."""
 
 PIPELINE_CLASS = re.compile(r"Preprocess|Tokeniz|Converter|Packer|Vectoriz|Augment|Backbone(?:Test|Loader)|Generator$|Callback")
 """Names of classes that work on the host, in an input pipeline, though they are layers."""

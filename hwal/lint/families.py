@@ -147,7 +147,11 @@ def missing(short: str) -> list[str]:
     return [op for op in operators if op not in HARMLESS and not any(op in table for table in KERNELS.values())]
 
 
-EITHER = {"nn.fractional_max_pool": "FractionalMaxPool", "nn.fractional_avg_pool": "FractionalAvgPool"}
+EITHER = {
+    "nn.fractional_max_pool": "FractionalMaxPool",
+    "nn.fractional_avg_pool": "FractionalAvgPool",
+    "image.draw_bounding_boxes": "DrawBoundingBoxesV2",
+}
 """Functions that choose between operators none of which has a kernel."""
 
 HARMLESS = frozenset({"Placeholder", "PlaceholderWithDefault", "Assert", "MutexLock", "NoOp"})

@@ -45,6 +45,14 @@ def _check(trace: Trace) -> Iterator[Finding]:
     for test in trace.tensor_tests("if"):
         if isinstance(test.node, ast.If) and test.before is not None and test.body is not None and test.orelse is not None:
             yield from _branches(trace, test, test.node)
+    for one in trace.combined:
+        whole, number = one.left, one.right
+        if whole.loop and (whole.dtype or "").startswith("int") and number.known and isinstance(number.const, float):
+            yield Finding(
+                one.node,
+                f"an {whole.dtype} of a tensor loop meets a Python float, which it cannot become",
+                "start from a float: 0.0",
+            )
     for loop in trace.loops:
         if loop.tensor:
             for name, before in loop.before.items():

@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hwal.lint.diagnostic import Finding, Rule
-from hwal.lint.events import Trace
+from hwal.lint.events import Call, Trace
 from hwal.lint.families import family, missing
 
 
@@ -41,6 +41,14 @@ def _check(trace: Trace) -> Iterator[Finding]:
                 f"XLA has no kernel for {', '.join(missing(short))}, which tf.{short} runs",
                 HELP.get(short, "compute it on the host, before or after the compiled step"),
             )
+
+        elif short == "linalg.tridiagonal_solve" and not _unpivoted(call):
+            yield Finding(call.node, "XLA solves tridiagonal systems without pivoting only", "partial_pivoting=False")
+
+
+def _unpivoted(call: Call) -> bool:
+    value = call.argument(99, "partial_pivoting")
+    return value is not None and value.known and value.const is False
 
 
 HELP = {

@@ -42,13 +42,14 @@ HELP = "maximum_iterations=…, or for i in tf.range(constant) with tf.where"
 def _check(trace: Trace) -> Iterator[Finding]:
     if not trace.context.compiled:
         return
+    graph = any(call.short == "gradients" for call in trace.calls)
     for loop in trace.loops:
-        if loop.tensor and isinstance(loop.node, ast.While) and loop.place.tape and not _options(trace):
+        if loop.tensor and isinstance(loop.node, ast.While) and (loop.place.tape or graph) and not _options(trace):
             yield Finding(
                 loop.node, "a gradient through a `while` over tensors: XLA must know how many turns there can be", HELP
             )
     for call in trace.calls:
-        if call.short == "while_loop" and call.place.tape and call.argument(5, "maximum_iterations") is None:
+        if call.short == "while_loop" and (call.place.tape or graph) and call.argument(5, "maximum_iterations") is None:
             yield Finding(
                 call.node,
                 "a gradient through tf.while_loop without maximum_iterations: XLA must know how many turns there can be",
