@@ -17,6 +17,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "backends")]
 from hwal import cli, env  # noqa: E402
 from hwal.cli import flags  # noqa: E402
 from hwal.host import RecordedHost, Recording  # noqa: E402
+from hwal.lint.catalog import rules  # noqa: E402
 from hwal.plan.later import is_later  # noqa: E402
 from hwal.registry import BUILT_IN, Registry  # noqa: E402
 
@@ -78,11 +79,21 @@ def exit_codes() -> str:
     return table(("exit code", "meaning"), re.findall(r"^ +(\d+) +(.+)$", section, re.MULTILINE))
 
 
+def lint_rules() -> str:
+    rows = []
+    for rule in rules():
+        tpu, cpu = rule.severity_on("tpu"), rule.severity_on("cpu")
+        severity = tpu if tpu == cpu else f"{tpu} on tpu, else {cpu}"
+        rows.append((f"`{rule.code}`", rule.name, severity, rule.fix or "", " ".join(rule.section("What").split())))
+    return table(("code", "name", "severity", "fix", "what"), rows)
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
     "backends": backends,
     "train-flags": train_flags,
     "variables": variables,
     "exit-codes": exit_codes,
+    "lint-rules": lint_rules,
 }
 
 

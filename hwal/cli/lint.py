@@ -70,6 +70,7 @@ def main(argv: Sequence[str]) -> int:
         chosen = rules() if given.explain == "all" else (rule(given.explain),)
         show("\n\n\n".join(report.explain(one) for one in chosen))
         return EXIT_OK
+    line_of_file.cache_clear()
     paths = given.paths or ["."]
     config = Config() if given.no_config else find(paths[0])
     settings = Settings(

@@ -21,7 +21,12 @@ def rule(code: str) -> Rule:
     for one in rules():
         if code.upper() == one.code or code.lower() == one.name:
             return one
-    near = nearest(code.upper(), [one.code for one in rules()]) or nearest(code.lower(), [one.name for one in rules()])
+    begun = (one.code for one in rules() if code and one.code.startswith(code.upper()))
+    near = (
+        next(begun, None)
+        or nearest(code.upper(), [one.code for one in rules()])
+        or nearest(code.lower(), [one.name for one in rules()])
+    )
     raise UsageError(
         f"no rule {code!r}", where="hwal lint", hint=f"did you mean {near}?" if near else "hwal lint --explain all"
     )

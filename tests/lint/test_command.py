@@ -1,0 +1,318 @@
+"""The command: exit codes, formats, configuration, noqa, baselines, notebooks, fixes, and files that are no files."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hwal.cli import main
+
+BAD = """\
+import tensorflow as tf
+
+
+@tf.function(jit_compile=True)
+def f(x, n):
+    tf.print(x)
+    return tf.zeros([n, 2])
+"""
+GOOD = """\
+import tensorflow as tf
+
+
+@tf.function(jit_compile=True)
+def f(x):
+    return x * 2.0
+"""
+
+Lint = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def lint(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lint:
+    """Runs `hwal lint` in an empty folder; exit code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ".cache"))
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = main(["lint", *arguments])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
+def found(out: str) -> list[tuple[str, int, str]]:
+    return [(one["code"], one["line"], one["severity"]) for one in json.loads(out)["findings"]]
+
+
+def test_the_contract(lint: Lint, tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(BAD)
+    code, out, _ = lint("--target", "tpu", "--format", "json", "a.py")
+    document = json.loads(out)
+    assert code == 1
+    assert set(document) == {"findings", "files", "errors"} and document["files"] == 1 and document["errors"] == []
+    one = document["findings"][0]
+    assert set(one) == {"code", "name", "path", "line", "column", "end_line", "severity", "message", "help", "fix"}
+    assert (one["code"], one["path"], one["line"], one["column"]) == ("XLA102", "a.py", 6, 5)
+    assert found(out) == [("XLA102", 6, "error"), ("XLA202", 7, "error")]
+
+
+def test_severity_is_the_targets(lint: Lint, tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(BAD)
+    for target in ("cpu", "gpu"):
+        _, out, _ = lint("--target", target, "--format", "json", "a.py")
+        assert found(out) == [("XLA102", 6, "error"), ("XLA202", 7, "warning")]
+    _, out, _ = lint("--target", "cpu", "--level", "error", "--format", "json", "a.py")
+    assert found(out) == [("XLA102", 6, "error")]
+
+
+def test_clean_is_0_and_a_path_that_is_not_there_is_2(lint: Lint, tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(GOOD)
+    assert lint("a.py")[:2] == (0, "nothing found in 1 file\n")
+    code, _, err = lint("b.py")
+    assert code == 2 and "no such file or folder: b.py" in err and "Traceback" not in err
+
+
+def test_text_shows_the_line_and_a_caret(lint: Lint, tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(BAD.replace("2])", "2])  # é"), encoding="utf-8")
+    _, out, _ = lint("--select", "XLA202", "a.py")
+    assert out == (
+        "a.py:7:12: XLA202 error: `shape` of zeros depends on a tensor's value, and XLA must know it while it compiles\n"
+        "  |\n"
+        "7 |     return tf.zeros([n, 2])  # é\n"
+        "  |            ^^^^^^^^^^^^^^^^\n"
+        "  help: a Python number, or a size from x.shape or tf.shape(x); pad to the largest one\n\n"
+        "1 error in 1 file\n"
+    )
+
+
+def test_columns_count_characters(lint: Lint, tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(BAD.replace("tf.print(x)", 'é = "é"; tf.print(x)'), encoding="utf-8")
+    _, out, _ = lint("--format", "json", "--select", "XLA102", "a.py")
+    assert json.loads(out)["findings"][0]["column"] == 14
+
+
+def test_select_and_ignore(lint: Lint, tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(BAD)
+    assert found(lint("--format", "json", "--select", "XLA2", "a.py")[1]) == [("XLA202", 7, "error")]
+    assert found(lint("--format", "json", "--ignore", "XLA202,PTX", "a.py")[1]) == [("XLA102", 6, "error")]
+    code, _, err = lint("--select", "XLA9", "a.py")
+    assert code == 2 and "no rule's code begins with 'XLA9'" in err
+
+
+def test_noqa(lint: Lint, tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(BAD.replace("print(x)", "print(x)  # noqa: XLA102").replace("2])", "2])  # noqa"))
+    assert lint("a.py")[0] == 0
+    (tmp_path / "a.py").write_text(GOOD.replace("2.0", "2.0  # noqa: XLA102, E501"))
+    code, out, _ = lint("--format", "json", "a.py")
+    assert code == 1 and found(out) == [("HW001", 6, "warning")]
+    (tmp_path / "a.py").write_text(GOOD.replace("2.0", '2.0, "# noqa: XLA102"'))
+    assert lint("a.py")[0] == 0, "a string is no comment"
+
+
+def test_noqa_at_the_end_of_a_statement_of_several_lines(lint: Lint, tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(BAD.replace("tf.zeros([n, 2])", "tf.zeros(\n        [n, 2]\n    )  # noqa: XLA202"))
+    assert found(lint("--format", "json", "a.py")[1]) == [("XLA102", 6, "error")]
+
+
+def test_configuration(lint: Lint, tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(BAD)
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "b.py").write_text(BAD)
+    config = '[tool.hwal.lint]\ntarget = "cpu"\nignore = ["XLA102"]\nper-file-ignores = { "scripts/*" = ["XLA202"] }\n'
+    (tmp_path / "pyproject.toml").write_text(config)
+    assert found(lint("--format", "json", ".")[1]) == [("XLA202", 7, "warning")]
+    assert len(found(lint("--format", "json", "--no-config", ".")[1])) == 4
+
+
+@pytest.mark.parametrize(
+    ("table", "word"),
+    [
+        ("selekt = []", "did you mean select?"),
+        ('target = "gpus"', "tpu, gpu, cpu"),
+        ('select = "XLA"', "must be a list of codes"),
+        ('ignore = ["XLB1"]', "no rule's code begins with"),
+        ("tf-version = 2.15", "is no version of TensorFlow"),
+        ('per-file-ignores = ["a"]', "must be a table"),
+        ("target = ", "cannot be read"),
+    ],
+)
+def test_a_wrong_configuration_is_told(lint: Lint, tmp_path: Path, table: str, word: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(f"[tool.hwal.lint]\n{table}\n")
+    code, _, err = lint(".")
+    assert code == 2 and word in err and "pyproject.toml" in err
+
+
+def test_keras_2_converts_its_layers(lint: Lint, tmp_path: Path) -> None:
+    text = "import tensorflow as tf\n\nclass L(tf.keras.layers.Layer):\n    def call(self, x):\n"
+    (tmp_path / "a.py").write_text(text + "        if tf.reduce_sum(x) > 0.0:\n            x = x * 2.0\n        return x\n")
+    assert found(lint("--format", "json", "a.py")[1]) == [("XLA001", 5, "error")]
+    assert found(lint("--format", "json", "--tf-version", "2.15", "a.py")[1]) == [("XLA002", 5, "info")]
+
+
+def test_baseline(lint: Lint, tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(BAD)
+    code, _, err = lint("--write-baseline", "old.json", "a.py")
+    assert code == 0 and "2 findings written" in err
+    assert lint("--baseline", "old.json", "a.py")[0] == 0
+    (tmp_path / "a.py").write_text("# moved\n" + BAD + "\n\n@tf.function\ndef g(x):\n    tf.print(x)\n")
+    code, out, _ = lint("--baseline", "old.json", "--format", "json", "a.py")
+    assert code == 1 and found(out) == [("XLA102", 13, "error")], "a second one on an equal line is new"
+    (tmp_path / "old.json").write_text("{}")
+    code, _, err = lint("--baseline", "old.json", "a.py")
+    assert code == 2 and "no baseline" in err
+
+
+def test_a_notebook(lint: Lint, tmp_path: Path) -> None:
+    cells = [
+        {"cell_type": "markdown", "source": "# text"},
+        {"cell_type": "code", "source": ["%matplotlib inline\n", "!pip install x\n", "import tensorflow as tf"]},
+        {"cell_type": "code", "source": "%%bash\nif then"},
+        {"cell_type": "code", "source": BAD.partition("\n\n\n")[2].split("\n")[0] + "\n" + "\n".join(BAD.split("\n")[4:])},
+    ]
+    (tmp_path / "n.ipynb").write_text(json.dumps({"cells": cells}))
+    code, out, _ = lint("--format", "json", "n.ipynb")
+    rows = json.loads(out)["findings"]
+    assert code == 1 and [(row["cell"], row["line"], row["code"]) for row in rows] == [(4, 3, "XLA102"), (4, 4, "XLA202")]
+    assert "n.ipynb:cell 4:3:5: XLA102" in lint("n.ipynb")[1]
+
+
+def test_github(lint: Lint, tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(BAD)
+    lines = lint("--format", "github", "a.py")[1].splitlines()
+    assert lines[0].startswith("::error file=a.py,line=6,endLine=6,col=5,title=XLA102 host-op::tf.print runs on the host")
+    assert "%0A" in lines[0] and len(lines) == 2
+
+
+def test_sarif(lint: Lint, tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(BAD)
+    (tmp_path / "b.py").write_text("def (\ntensorflow")
+    document: dict[str, Any] = json.loads(lint("--format", "sarif", ".")[1])
+    assert document["version"] == "2.1.0"
+    run = document["runs"][0]
+    rules = run["tool"]["driver"]["rules"]
+    assert [one["ruleId"] for one in run["results"]] == ["XLA102", "XLA202"]
+    assert [rules[one["ruleIndex"]]["id"] for one in run["results"]] == ["XLA102", "XLA202"]
+    region = run["results"][0]["locations"][0]["physicalLocation"]["region"]
+    assert region == {"startLine": 6, "startColumn": 5, "endLine": 6, "endColumn": 16}
+    assert {one["level"] for one in run["results"]} <= {"error", "warning", "note"}
+    assert "b.py" in run["invocations"][0]["toolExecutionNotifications"][0]["message"]["text"]
+
+
+def test_statistics_checklist_and_explain(lint: Lint, tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(BAD)
+    assert lint("--statistics", "a.py")[1].startswith("     1  XLA102  error   host-op\n")
+    said = lint("--checklist", "a.py")[1]
+    assert "[ ] XLA102 host-op: 1" in said and "[x] XLA101 op-without-kernel" in said
+    code, out, _ = lint("--explain", "xla202")
+    assert code == 0 and "Bad:" in out
+    assert out.startswith("XLA202 shape-from-value (error on tpu, warning on gpu, warning on cpu; no fix)")
+    assert lint("--explain", "shape-from-value")[1] == out
+    code, _, err = lint("--explain", "XLA20")
+    assert code == 2 and "did you mean XLA20" in err
+
+
+def test_diff_changes_nothing_and_fix_does(lint: Lint, tmp_path: Path) -> None:
+    text = BAD.replace("[n, 2]", "[4, 2]").replace("\n", "\r\n")
+    (tmp_path / "a.py").write_bytes(text.encode())
+    code, out, _ = lint("--diff", "--unsafe-fixes", "a.py")
+    assert code == 1 and "-    tf.print(x)\n+    pass\n" in out
+    assert (tmp_path / "a.py").read_bytes() == text.encode()
+    assert lint("--fix", "a.py")[0] == 1, "an unsafe fix is asked for by name"
+    code, _, err = lint("--fix", "--unsafe-fixes", "a.py")
+    assert code == 0 and "1 finding fixed in 1 file" in err
+    assert (tmp_path / "a.py").read_bytes() == text.replace("tf.print(x)", "pass").encode()
+
+
+def test_a_result_is_kept_until_a_file_changes(lint: Lint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.py"
+    path.write_text(BAD)
+    first = lint("--unsafe-fixes", "--format", "json", "a.py")
+    with monkeypatch.context() as patch:
+        patch.setattr("hwal.cli.lint.lint", lambda *_: pytest.fail("it was linted again"))
+        assert lint("--unsafe-fixes", "--format", "json", "a.py") == first
+    path.write_text(GOOD)
+    os.utime(path, ns=(1, 1))
+    assert lint("a.py")[0] == 0
+    (tmp_path / ".cache" / "hwal" / "lint").mkdir(parents=True, exist_ok=True)
+    for stored in (tmp_path / ".cache" / "hwal" / "lint").glob("*.json"):
+        stored.write_text("{")
+    assert lint("a.py")[0] == 0, "a spoilt cache is none"
+
+
+DEEP = "tensorflow\nx = " + "(" * 300 + ")" * 300
+MALFORMED: dict[str, bytes] = {
+    "syntax": b"import tensorflow\ndef f(:\n",
+    "indent": b"import tensorflow\n  x = 1\n",
+    "tabs": b"import tensorflow\nif 1:\n\tx = 1\n        y = 1\n",
+    "unclosed": b'import tensorflow\nx = """\n',
+    "null": b"import tensorflow\nx = 1\0\n",
+    "latin-1": b"import tensorflow\nx = '\xe9'\n",
+    "coding": b"# -*- coding: klingon -*-\nimport tensorflow\n",
+    "wrong-coding": b"# -*- coding: ascii -*-\nimport tensorflow\nx = '\xc3\xa9'\n",
+    "utf-16": "import tensorflow\n".encode("utf-16"),
+    "binary": bytes(range(256)) * 4 + b"tensorflow",
+    "python-2": b"import tensorflow\nprint 'x'\n",
+    "deep": DEEP.encode(),
+    "deep-calls": b"import tensorflow as tf\nx = " + b"f(" * 3000 + b")" * 3000 + b"\n",
+    "sum": b"import tensorflow as tf\n@tf.function\ndef f(x):\n    return " + b"x + " * 20000 + b"x\n",
+    "merge": b"import tensorflow\n<<<<<<< HEAD\nx = 1\n=======\n>>>>>>>\n",
+    "await": b"import tensorflow\nreturn 1\nx = = 1\n",
+    "huge": b"import tensorflow\n" + b"#" * 4_000_001,
+    "surrogate": b"import tensorflow\nx = '\xed\xa0\x80'\n",
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_a_file_that_cannot_be_linted_is_a_line_and_the_others_are_linted(lint: Lint, tmp_path: Path, name: str) -> None:
+    (tmp_path / "broken.py").write_bytes(MALFORMED[name])
+    (tmp_path / "whole.py").write_text(BAD)
+    code, out, _ = lint("--format", "json", ".")
+    document = json.loads(out)
+    assert code == 1
+    assert [error["path"] for error in document["errors"]] == ["broken.py"]
+    assert "\n" not in document["errors"][0]["message"]
+    assert {one["path"] for one in document["findings"]} == {"whole.py"}
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"cells": 1}', '{"cells": [1, {"cell_type": "code", "source": 3}]}'])
+def test_a_notebook_that_is_none(lint: Lint, tmp_path: Path, text: str) -> None:
+    (tmp_path / "n.ipynb").write_text(text)
+    (tmp_path / "whole.py").write_text(BAD)
+    code, out, _ = lint("--format", "json", ".")
+    assert code == 1 and len(found(out)) == 2
+    assert all(error["path"] == "n.ipynb" for error in json.loads(out)["errors"])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="symlinks")
+def test_links_that_lead_round_or_nowhere(lint: Lint, tmp_path: Path) -> None:
+    (tmp_path / "p").mkdir()
+    (tmp_path / "p" / "a.py").write_text(BAD)
+    (tmp_path / "p" / "round").symlink_to(tmp_path / "p", target_is_directory=True)
+    (tmp_path / "p" / "gone.py").symlink_to(tmp_path / "nothing.py")
+    os.mkfifo(tmp_path / "p" / "pipe.py")
+    code, out, _ = lint("--format", "json", "p")
+    assert code == 1 and len(found(out)) == 2
+    assert {error["path"] for error in json.loads(out)["errors"]} == {"p/gone.py", "p/pipe.py"}
+
+
+def test_empty_files_and_a_byte_order_mark(lint: Lint, tmp_path: Path) -> None:
+    (tmp_path / "empty.py").write_text("")
+    (tmp_path / "mark.py").write_bytes(b"\xef\xbb\xbf" + BAD.encode())
+    assert len(found(lint("--format", "json", ".")[1])) == 2
+
+
+def test_several_processes_find_what_one_finds(lint: Lint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hwal.lint.run.PARALLEL_FROM", 1)
+    for name in "abc":
+        (tmp_path / f"{name}.py").write_text(BAD)
+    one = lint("--no-cache", "--jobs", "1", "--format", "json", ".")
+    assert lint("--no-cache", "--jobs", "2", "--format", "json", ".") == one
+    assert len(found(one[1])) == 6
