@@ -76,6 +76,11 @@ def _guess(name: str, annotation: ast.expr | None, default: ast.expr | None, lit
 PLAIN_METHODS = frozenset(
     {"append", "extend", "items", "keys", "get", "pop", "update", "split", "startswith", "endswith", "lower", "format"}
 )
+SIZES_OF_NUMPY = frozenset(
+    {"numpy.arange", "numpy.zeros", "numpy.ones", "numpy.eye", "numpy.linspace", "numpy.full", "numpy.float32"}
+)
+"""NumPy's functions whose arguments are sizes and numbers, not arrays."""
+
 PLAIN_CLASSES = re.compile(r"\b(?:int|float|bool|str|list|tuple|dict|Sequence|Mapping|Iterable|Integral|Number)\b")
 
 
@@ -90,6 +95,8 @@ def used_as_plain(function: Function) -> set[str]:
             asks = func.id == "isinstance" and len(call.args) == 2 and PLAIN_CLASSES.search(ast.unparse(call.args[1]))
             if asks and isinstance(call.args[0], ast.Name):
                 found.add(call.args[0].id)
+        elif function.module.names.resolve(func) in SIZES_OF_NUMPY:
+            found |= {arg.id for arg in call.args if isinstance(arg, ast.Name)}
         elif isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) and func.attr in PLAIN_METHODS:
             found.add(func.value.id)
     if isinstance(function.node, ast.Lambda):

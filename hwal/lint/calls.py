@@ -67,6 +67,8 @@ class Calls(Frame):
             held = self.evaluate(func) if isinstance(func, ast.Name) else owner
             if held.what == "function" and not isinstance(func, ast.Attribute):
                 target = held.const
+            elif isinstance(func, ast.Name) and (func.id in self.env or func.id in self.closure) and held.what != "instance":
+                target = None  # an argument, or a name of its own
             elif held.what in ("instance", "bound") and isinstance(held.const, Class):
                 target = self.interpreter.project.method(held.const, method or "call") or self.interpreter.project.method(
                     held.const, "__call__"

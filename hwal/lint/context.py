@@ -156,10 +156,22 @@ class Contexts:
             self.host.add(target)
 
     def _target(self, node: ast.expr | None, function: Function | None, source: Source) -> Function | None:
-        if isinstance(node, ast.Call):  # functools.partial(f, …)
-            node = node.args[0] if node.args and ast.unparse(node.func).endswith("partial") else None
+        if isinstance(node, ast.Call):
+            if node.args and ast.unparse(node.func).endswith("partial"):  # functools.partial(f, …)
+                node = node.args[0]
+            else:
+                return self._made(node, function, source)
         found = self._project.called(node, function, source) if node is not None else None
         return found if isinstance(found, Function) else None
+
+    def _made(self, node: ast.Call, function: Function | None, source: Source) -> Function | None:
+        """The inner function that a call of a function of the project returns: `dice_loss(smooth=1.0)`."""
+        maker = self._project.called(node.func, function, source)
+        if isinstance(maker, Function) and not isinstance(maker.node, ast.Lambda):
+            for statement in maker.node.body:
+                if isinstance(statement, ast.Return) and isinstance(statement.value, ast.Name):
+                    return maker.inner.get(statement.value.id)
+        return None
 
     def _root(self, function: Function) -> Context | None:
         names = function.module.names
@@ -283,7 +295,7 @@ def _of_function(node: ast.expr) -> Context:
 
 def _functions_in(node: ast.expr) -> Iterator[ast.expr]:
     """Functions in `loss=f`, `metrics=[f, g]`, `loss={"a": f}`."""
-    if isinstance(node, ast.Name | ast.Lambda | ast.Attribute):
+    if isinstance(node, ast.Name | ast.Lambda | ast.Attribute | ast.Call):
         yield node
     elif isinstance(node, ast.List | ast.Tuple):
         for item in node.elts:

@@ -81,8 +81,7 @@ def canonical(name: str) -> str:
     if not name.startswith("tensorflow."):
         return name
     short = name[len("tensorflow.") :].removeprefix("compat.v2.")
-    if short in ALIASES:
-        return f"tensorflow.{ALIASES[short]}"
+    short = ALIASES.get(short, short)
     if short.startswith("compat.v1."):
         inner = short[len("compat.v1.") :]
         if inner.startswith("keras."):
