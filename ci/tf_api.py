@@ -182,7 +182,7 @@ def generated(node: ast.FunctionDef) -> Iterator[str]:
     for inner in ast.walk(node):
         if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) and inner.args:
             first = inner.args[0]
-            if inner.func.attr == "_apply_op_helper" and isinstance(first, ast.Constant):
+            if inner.func.attr == "_apply_op_helper" and isinstance(first, ast.Constant) and isinstance(first.value, str):
                 yield first.value
 
 

@@ -14,19 +14,19 @@ from tests.cli.paper import Result
 SHEET = """
 $ hwal
 2
-hwal: error: which command? There are train, devices, selftest
+hwal: error: which command? There are train, devices, doctor, lint, selftest
   where: hwal
   try:   hwal --help
 
 $ hwal trian
 2
-hwal: error: unknown command 'trian'; there are train, devices, selftest
+hwal: error: unknown command 'trian'; there are train, devices, doctor, lint, selftest
   where: hwal trian
   try:   did you mean train?
 
 $ hwal xyzzy
 2
-hwal: error: unknown command 'xyzzy'; there are train, devices, selftest
+hwal: error: unknown command 'xyzzy'; there are train, devices, doctor, lint, selftest
   where: hwal xyzzy
   try:   hwal --help
 
@@ -38,7 +38,7 @@ hwal: error: 's.py' is no command
 
 $ hwal --device cpu s.py
 2
-hwal: error: --device comes after a command; there are train, devices, selftest
+hwal: error: --device comes after a command; there are train, devices, doctor, lint, selftest
   where: hwal --device
   try:   hwal train --device cpu s.py
 
