@@ -21,12 +21,12 @@ from hwal_torch.harness import Outcome, run_world
 from hwal_torch.suite.base import FP32, largest_difference, losses_of
 from hwal_torch.suite.jobs import Trial
 from hwal_torch.suite.tasks import train
-from hwal_tpu.torch_runtime import TpuTorchRuntime
+from hwal_tpu.torch_runtime import SpmdTorchRuntime
 
 pytestmark = pytest.mark.slow
 
 
-class Alike(TpuTorchRuntime):
+class Alike(SpmdTorchRuntime):
     """Takes itself to be one of several hosts of a slice, and computes for all of them."""
 
     def _check_world(self, processes: int) -> None:
