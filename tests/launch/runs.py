@@ -114,7 +114,7 @@ class Run:
         return found
 
 
-def finish(process: Started, limit: float = 60) -> tuple[int, str]:
+def finish(process: Started, limit: float = 200) -> tuple[int, str]:
     try:
         code = process.wait(limit)
     except subprocess.TimeoutExpired:
