@@ -27,7 +27,8 @@ from hwal_tpu.multi_process import MultiProcessTorchRuntime  # noqa: E402
 from . import jobs  # noqa: E402
 from .stand_in import Sharded, StandIn  # noqa: E402
 
-pytestmark = pytest.mark.slow
+# The stand-in's collectives each end a graph, so that these compile some seventy in place of five.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 SAME = 1e-5  # relative, of fp32 losses: other kernels add in another order
 
 
