@@ -251,6 +251,7 @@ MI250 = {
 def rocm_hosts() -> dict[str, Recording]:
     hives = {pair: 1 for pair in every(8) if (pair[0] < 4) == (pair[1] < 4)}
     mi300 = kfd(90402, every(8), 8, "Eight MI300X, all linked to all", per=64000)
+    few = kfd(90402, every(2), 2, "Two MI300X", per=64000)
     hidden = {path: text for path, text in mi300.files.items() if "/nodes/" not in path or "/nodes/0/" in path}
     hidden |= {f"/sys/class/kfd/kfd/topology/nodes/{i}/gpu_id": "1\n" for i in range(2, 10)}
     parts = kfd(90402, every(4), 4, "One MI300X in CPX mode")
@@ -273,12 +274,12 @@ def rocm_hosts() -> dict[str, Recording]:
             env={"ROCR_VISIBLE_DEVICES": "4,5,6,7", "HIP_VISIBLE_DEVICES": "1,0"},
             about="Two masks, one on the other. Written by hand.",
         ),
-        "masked-all": replace(mi300, env={"HIP_VISIBLE_DEVICES": "-1"}, about="A mask that leaves none. Written by hand."),
-        "no-permission": replace(mi300, denied=("/dev/kfd",), about="A user outside of render. Written by hand."),
-        "no-node": without(replace(mi300, about="A container with sysfs and no device nodes. Written by hand."), "/dev/"),
+        "masked-all": replace(few, env={"HIP_VISIBLE_DEVICES": "-1"}, about="A mask that leaves none. Written by hand."),
+        "no-permission": replace(few, denied=("/dev/kfd",), about="A user outside of render. Written by hand."),
+        "no-node": without(replace(few, about="A container with sysfs and no device nodes. Written by hand."), "/dev/"),
         "container-hidden": replace(mi300, files=hidden, about="A container that was given none of the GPUs. Written by hand."),
         "no-driver": Recording(files=boards, about="A board that amdgpu does not drive. Written by hand."),
-        "other-torch": replace(mi300, versions={"torch": "2.8.0+cu128"}, about="torch for NVIDIA's GPUs. Written by hand."),
+        "other-torch": replace(few, versions={"torch": "2.8.0+cu128"}, about="torch for NVIDIA's GPUs. Written by hand."),
     }
 
 

@@ -82,6 +82,25 @@ def test_a_damaged_matrix_names_the_line(text: str, line: int, says: str) -> Non
     assert caught.value.exit_code == 2
 
 
+NICS = """\
+\tGPU0\tGPU1\tNIC0\tNIC1\tNIC2\tCPU Affinity
+GPU0\t X \tNV4\tPIX\tSYS\tSYS\t0-15
+GPU1\tNV4\t X \tSYS\tPXB\tPXB\t0-15
+NIC0\tPIX\tSYS\t X \tSYS\tSYS
+
+NIC Legend:
+  NIC0: mlx5_0
+  NIC2: rocep4s0f0
+"""
+
+
+def test_nics_by_gpu() -> None:
+    assert read(NICS).notes == ("nearest NICs: GPU 0 mlx5_0 (PIX); GPU 1 NIC1, rocep4s0f0 (PXB)",)
+    assert read(NICS.replace("SYS\tPXB\tPXB", "SYS\tPXBPXB")).notes == ()  # which is whose?
+    assert read(NICS.replace("SYS\tPXB\tPXB", "PIX\tSYS\tSYS")).notes == ()  # all alike
+    assert read(SPACES).notes == ()
+
+
 LIST = """\
 GPU 0: NVIDIA H200 (UUID: GPU-5269b708-678a-b1a8-60f0-c90406537486)
   MIG 3g.71gb     Device  0: (UUID: MIG-00000000-0000-0000-0000-000000000000)

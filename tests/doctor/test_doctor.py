@@ -168,6 +168,21 @@ def test_limits(files: dict[str, str], expected: list[tuple[str, str]]) -> None:
     assert [(finding.level, finding.subject) for finding in found] == expected
 
 
+def translated(name: str, kind: str) -> list[Finding]:
+    recording = CUDA[name]
+    links = {f"/sys/bus/pci/devices/{gpus.bus(i)}/iommu_group": f"../../../kernel/iommu_groups/{i}" for i in range(8)}
+    files = {f"/sys/kernel/iommu_groups/{i}/type": f"{kind}\n" for i in range(8)}
+    return on_cuda(name=name, links=links, files={**recording.files, **files})
+
+
+def test_translated_paths() -> None:
+    found = translated("p100-8", "DMA-FQ")
+    assert told(found) == [("warning", "cuda", "an IOMMU translates what devices send each other over PCIe")]
+    assert "devices 0, 1, 2" in found[0].evidence and "iommu=pt" in found[0].remedy
+    assert translated("p100-8", "identity") == []
+    assert translated("hgx-h100", "DMA") == [], "NVLink does not pass there"
+
+
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     hosts = str(gpus.HOSTS)

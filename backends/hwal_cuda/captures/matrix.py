@@ -13,6 +13,7 @@ from itertools import combinations
 from hwal.topology import Device, Link
 from hwal.values import Probe
 from hwal_cuda.captures.build import damaged, probe
+from hwal_cuda.captures.nics import notes
 
 TOOL = "nvidia-smi topo -m"
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -36,7 +37,7 @@ def read(lines: list[str], where: str) -> Probe | None:
     others = columns[len(labels) :]
     if columns[: len(labels)] != labels or len(set(labels)) != len(labels):
         raise damaged(f"the header's GPU columns are {' '.join(labels)}", where, at + 1, TOOL)
-    cells, devices = [], []
+    cells, nics, devices = [], [], []
     number = at
     for i, label in enumerate(labels):
         number = _next(rows, number)
@@ -45,6 +46,7 @@ def read(lines: list[str], where: str) -> Probe | None:
         if not parts or parts[0] != label:
             got = f"begins with {parts[0]!r}" if parts else "is missing"
             raise damaged(f"the row of {label} {got}: {len(labels)} GPU columns need as many rows", where, number + 1, TOOL)
+        nics.append(parts[1 + len(labels) : 1 + len(labels) + len(others)])
         cells.append(_cells(parts[1:], i, label, len(labels), where, number + 1))
         numa = _numa(row, len(labels) + len(others), len(head), AFFINITY in rows[at], "NUMA Affinity" in trailing)
         sources = {} if numa is None else {"numa": "text"}
@@ -57,7 +59,7 @@ def read(lines: list[str], where: str) -> Probe | None:
         Link(a, b, "" if cells[a][b] == "N/A" else cells[a][b], source="text", backend="cuda", count=_bundle(cells[a][b]))
         for a, b in combinations(range(len(labels)), 2)
     ]
-    return probe(devices, TOOL, (), links)
+    return probe(devices, TOOL, notes(others, nics, rows), links)
 
 
 def _is_header(row: str) -> bool:

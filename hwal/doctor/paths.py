@@ -1,0 +1,35 @@
+"""What lies on the paths between devices: an IOMMU that translates what peers send each other over PCIe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from hwal import pci
+from hwal.finding import Finding
+from hwal.host import Host
+from hwal.values import Probe
+
+GROUPS = "/sys/kernel/iommu_groups"
+TRANSLATES = ("DMA", "DMA-FQ")  # Documentation/ABI/testing/sysfs-kernel-iommu_groups; identity is what iommu=pt gives
+
+
+def paths(host: Host, probes: Sequence[Probe]) -> Iterator[Finding]:
+    """One finding for a backend of which two devices reach each other over PCIe and are translated."""
+    for probe in probes:
+        over_pcie = {index for link in probe.links if link.count is None and link.class_ for index in (link.a, link.b)}
+        kinds = {device.index: _translation(host, device.pci) for device in probe.devices if device.index in over_pcie}
+        translated = [str(index) for index, kind in kinds.items() if kind in TRANSLATES]
+        if len(translated) > 1:
+            yield Finding(
+                "warning",
+                probe.backend,
+                "an IOMMU translates what devices send each other over PCIe",
+                f"devices {', '.join(translated)}: their IOMMU groups are of type DMA, from sysfs",
+                "P2P goes up to the root and back, and may hang in NCCL; ACS has the same effect",
+                "boot with iommu=pt, and turn off ACS on the switches (setpci … ECAP_ACS+6.w=0), but in virtual machines",
+            )
+
+
+def _translation(host: Host, address: str | None) -> str | None:
+    group = (host.link(f"{pci.DEVICES}/{address}/iommu_group") or "").rpartition("/")[2] if address else ""
+    return (host.read(f"{GROUPS}/{group}/type") or "").strip() or None if group else None
