@@ -102,8 +102,10 @@ class Field:
 def _field(found: Survey, choice: Choice, mixed: bool, free: str | None) -> Field:
     """Devices that can be in a run together: whole ones of the fastest kind, unless other kinds are asked for."""
     notes = []
-    devices = [device for device in choice.devices if not device.parts]
-    if len(devices) < len(choice.devices):
+    visible = [device for probe in found.probes if probe.backend == choice.backend for device in probe.devices]
+    named = visible if found.target.spec is None else choice.devices  # a choice of none in particular is ordered already
+    devices = [device for device in named if not device.parts]
+    if len(devices) < len(named):
         notes.append("GPUs that are cut into MIG instances are left out")
     if free is not None:
         wanted = [part.strip() for part in free.split(",")]

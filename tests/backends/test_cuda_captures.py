@@ -71,6 +71,7 @@ def test_the_matrix(text: str, classes: tuple[str, ...], numa: list[int | None])
         (SPACES.replace("PHB      X ", "X       PHB"), 4, "a cell is missing or too many"),
         (BARE.replace("NV2  X", "NVX  X"), 4, "'NVX' in the row of GPU1 is no kind of link"),
         ("\tGPU0\tGPU1\nGPU0\t X ", 2, "the row of GPU0 has 1 cells for 2 GPUs"),
+        (BARE.replace("GPU0GPU1", "GPU0"), 4, "a row of GPU1, which has no column"),
         ("\tGPU0\tGPU0\nGPU0\t X \t X ", 1, "the header's GPU columns are GPU0 GPU0"),
     ],
 )
@@ -147,6 +148,7 @@ def test_ids_that_were_masked_are_left_out() -> None:
         (LIST + "GPU 2: NVIDIA H2", 5),
         (PORTS.replace("Link 1: 25 GB/s", "Link 0: 25 GB/s"), 3),
         (PORTS.replace("25.781 GB/s", "25.781"), 5),
+        (PORTS.partition("\t Link 1: <inactive>")[0], 4),
     ],
 )
 def test_a_damaged_list_names_the_line(text: str, line: int) -> None:

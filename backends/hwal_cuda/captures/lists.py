@@ -25,11 +25,13 @@ def read_gpus(lines: list[str], where: str) -> Probe | None:
     devices: list[Device] = []
     notes: list[str] = []
     ports: dict[int, float] = {}
+    listed: list[tuple[str | None, dict[int, float], int]] = []  # name, links, line
     for number, line in enumerate(lines, 1):
         if found := GPU.match(line.rstrip()):
             if any(device.outer == int(found[1]) for device in devices):
                 raise damaged(f"GPU {found[1]} for the second time", where, number, tool)
             ports = {}
+            listed.append((found[2], ports, number))
             devices.append(Device("cuda", len(devices), name=found[2], id=found[3], outer=int(found[1])))
         elif devices and (found := MIG.match(line.rstrip())):
             devices[-1] = replace(devices[-1], parts=(*devices[-1].parts, found[3]))
@@ -44,6 +46,10 @@ def read_gpus(lines: list[str], where: str) -> Probe | None:
                 notes.append(f"GPU {devices[-1].outer}: {line.strip()}")
         else:
             raise damaged(f"{line.strip()[:60]!r} is nothing that the tool prints", where, number, tool)
+    for name, found_ports, number in listed:  # links that are down are listed too
+        most = max(len(others) for other, others, _ in listed if other == name)
+        if found_ports and len(found_ports) < most:
+            raise damaged(f"{len(found_ports)} links listed, {most} of another {name}", where, number, tool)
     return probe(devices, tool, [*notes, *_down(devices, links), *_cut(devices)])
 
 

@@ -55,6 +55,9 @@ def read(lines: list[str], where: str) -> Probe | None:
             if cells[i][j] != cells[j][i]:
                 what = f"{label} to {labels[j]} is {cells[i][j]}, but {labels[j]} to {label} is {cells[j][i]}"
                 raise damaged(what, where, number + 1, TOOL)
+    after = _next(rows, number)
+    if after < len(rows) and GPU.fullmatch(rows[after].split()[0]):
+        raise damaged(f"a row of {rows[after].split()[0]}, which has no column", where, after + 1, TOOL)
     links = [
         Link(a, b, "" if cells[a][b] == "N/A" else cells[a][b], source="text", backend="cuda", count=_bundle(cells[a][b]))
         for a, b in combinations(range(len(labels)), 2)
