@@ -108,7 +108,7 @@ def places(document: Any, path: str = "FILE") -> list[tuple[str, Any, Any]]:
     found = []
     for key, inner in items:
         found += [(inner, document, key), *places(document[key], inner)]
-    return [place for place in found if not place[0].startswith("FILE.about")]  # typed Any
+    return [place for place in found if not place[0].startswith(("FILE.about", "FILE.drivers"))]  # typed Any
 
 
 @every_record

@@ -202,7 +202,7 @@ class ProbeSuite:
     def three(self) -> Probe:
         """A probe of three devices, for the tests of select()."""
         name = self.backend.name
-        devices = tuple(Device(name, i, f"device {i}", f"{name}-id-{i}") for i in range(3))
+        devices = tuple(Device(name, i, "device", f"{name}-id-{i}") for i in range(3))
         links = tuple(Link(a, b, "SYS", backend=name) for a, b in combinations(range(3), 2))
         return Probe(name, "ready", "three devices", devices=devices, links=links)
 
