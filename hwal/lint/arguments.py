@@ -18,7 +18,9 @@ PLAIN_NAME = re.compile(
     r"mode|units|classes|heads|layers|model|optimizer|loss_fn|length|stride|step|width|height|count|format|spec|layout)|"
     r"use_\w+|is_\w+|return_\w+|self|cls|\w*shape|strides|padding|kernel|pool_size|[A-Z])$"
 )
-STRUCTURE_NAME = re.compile(r"^(?:\w*[a-rt-z0-9]s|data|batch|features|state|sample|pair|elems|items|\w+_(?:list|tuple|dict))$")
+STRUCTURE_NAME = re.compile(
+    r"^(?:\w*[a-rt-z0-9]s|data|size|batch|features|state|sample|pair|elems|items|\w+_(?:list|tuple|dict))$"
+)
 """Names of arguments that are as often a list of tensors as a tensor."""
 
 PLAIN_TYPES = re.compile(r"\b(?:int|float|bool|str|bytes|Callable|Optimizer|Model|Layer|Module|Sequence\[int\]|DType|type)\b")
