@@ -29,8 +29,9 @@ import ast
 from collections.abc import Iterator
 
 from hwal.lint.diagnostic import Finding, Rule, tpu_error
-from hwal.lint.events import Trace
+from hwal.lint.events import Call, Trace
 from hwal.lint.families import SIZES
+from hwal.lint.file import is_constant, keyword
 from hwal.lint.values import depends, holds_tensor, in_loop
 
 HELP = "a Python number, or a size from x.shape or tf.shape(x); pad to the largest one"
@@ -63,6 +64,18 @@ def _check(trace: Trace) -> Iterator[Finding]:
                 yield Finding(
                     part.node, "the step of a slice depends on a tensor's value, and XLA must know it while it compiles", HELP
                 )
+    for call in trace.calls:
+        if call.method == "assign" and call.owner.what == "variable" and _shapeless(trace, call):
+            why = "the variable's shape is not known, and compiled code cannot change it after its first value"
+            yield Finding(call.node, why, "a shape of its own for the variable, or assign outside compiled code", "error")
+
+
+def _shapeless(trace: Trace, call: Call) -> bool:
+    """Whether a global variable was made with `shape=tf.TensorShape([None])`, to be given values of any size."""
+    owner = call.node.func.value if isinstance(call.node.func, ast.Attribute) else None
+    made = trace.function.module.globals.get(owner.id) if isinstance(owner, ast.Name) else None
+    shape = keyword(made, "shape") if isinstance(made, ast.Call) else None
+    return shape is not None and any(is_constant(part, None) for part in ast.walk(shape) if isinstance(part, ast.Constant))
 
 
 UNBOUND = ("dynamic_stitch",)
