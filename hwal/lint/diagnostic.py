@@ -62,12 +62,12 @@ class Diagnostic:
 
 
 class Finding(NamedTuple):
-    """What a rule yields: where, why, what to do. Without a severity it has the rule's for the target."""
+    """What a rule yields: where, why, what to do. Without a severity, one for all targets or one each, it has the rule's."""
 
     node: ast.AST
     message: str
     help: str
-    severity: Severity | None = None
+    severity: Severity | Mapping[str, Severity] | None = None
     fix: Fix | None = None
 
 

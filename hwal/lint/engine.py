@@ -88,7 +88,8 @@ def diagnostic(rule: Rule, finding: Finding, source: Source, target: Target) -> 
             node.iter if isinstance(node, ast.For) else node.items[-1].context_expr if isinstance(node, ast.With) else node.test
         )
         _, _, end_line, end = edits.span(source, head)
-    severity = finding.severity or rule.severity_on(target)
+    given = finding.severity or rule.severity
+    severity = given if isinstance(given, str) else given[target]
     return Diagnostic(
         rule.code,
         rule.name,

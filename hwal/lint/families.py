@@ -154,4 +154,18 @@ EITHER = {
 }
 """Functions that choose between operators none of which has a kernel."""
 
+KERAS = {
+    "keras.ops.det": "MatrixDeterminant",
+    "keras.ops.slogdet": "LogMatrixDeterminant",
+    "keras.ops.lu_factor": "Lu",
+    "keras.ops.eig": "Eig",
+    "keras.ops.ctc_decode": "CTCGreedyDecoder",
+    "keras.ops.image.affine_transform": "ImageProjectiveTransformV3",
+    "keras.ops.image.perspective_transform": "ImageProjectiveTransformV3",
+    "keras.random.gamma": "StatelessRandomGammaV3",
+    "keras.random.beta": "StatelessRandomGammaV3",
+    "keras.random.binomial": "StatelessRandomBinomial",
+}
+"""Functions of Keras, and the operator without a kernel that each runs on TensorFlow (Keras 3.15)."""
+
 HARMLESS = frozenset({"Placeholder", "PlaceholderWithDefault", "Assert", "MutexLock", "NoOp"})

@@ -76,6 +76,10 @@ def canonical(name: str) -> str:
     for prefix in KERAS:
         if name.startswith(prefix):
             return canonical("keras." + name[len(prefix) :])
+    if name.startswith("keras.ops."):
+        rest = name[len("keras.ops.") :]
+        module, _, last = rest.partition(".")
+        return f"keras.ops.{last}" if last and module in ("numpy", "math", "linalg", "nn", "core") else name
     if name.startswith("keras.backend."):
         return name
     if not name.startswith("tensorflow."):

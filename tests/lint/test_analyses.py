@@ -52,6 +52,8 @@ def resolved(imports: str, expression: str) -> str | None:
         ("from . import model", "model.loss", "pkg.sub.model.loss"),
         ("from ..other import f", "f", "pkg.other.f"),
         ("import os.path", "os.path.join", "os.path.join"),
+        ("from keras import ops", "ops.linalg.det", "keras.ops.det"),
+        ("from keras import ops", "ops.image.resize", "keras.ops.image.resize"),
         ("import tensorflow as tf", "x.reduce_sum", None),
         ("import tensorflow as tf", "f().x", None),
     ],

@@ -26,7 +26,8 @@ from collections.abc import Iterator
 
 from hwal.lint.diagnostic import Finding, Rule
 from hwal.lint.events import Call, Trace
-from hwal.lint.families import family, missing
+from hwal.lint.families import KERAS, family, missing
+from hwal.lint.values import depends
 
 
 def _check(trace: Trace) -> Iterator[Finding]:
@@ -42,6 +43,12 @@ def _check(trace: Trace) -> Iterator[Finding]:
                 HELP.get(short, "compute it on the host, before or after the compiled step"),
             )
 
+        elif call.name in KERAS and (call.name.startswith("keras.random.") or any(depends(value) for value in call.args)):
+            yield Finding(
+                call.node,
+                f"XLA has no kernel for {KERAS[call.name]}, which {call.name} runs on TensorFlow",
+                "compute it on the host, before or after the compiled step",
+            )
         elif short == "linalg.tridiagonal_solve" and not _unpivoted(call):
             yield Finding(call.node, "XLA solves tridiagonal systems without pivoting only", "partial_pivoting=False")
 

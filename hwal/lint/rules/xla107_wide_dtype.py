@@ -27,7 +27,7 @@ import ast
 from collections.abc import Iterator
 
 from hwal.lint import edits
-from hwal.lint.diagnostic import Finding, Fix, Rule
+from hwal.lint.diagnostic import Finding, Fix, Rule, tpu_error
 from hwal.lint.events import Trace
 
 
@@ -45,12 +45,13 @@ def _check(trace: Trace) -> Iterator[Finding]:
             if value.what in ("dtype.float64", "dtype.double", "dtype.complex128"):
                 wide = value.what[6:]
                 narrow = "complex64" if wide == "complex128" else "float32"
+                severity = tpu_error("info") if wide == "complex128" else None
                 fix = None
                 if isinstance(part, ast.Attribute):
-                    fix = Fix(
-                        "unsafe", "fewer digits", (edits.replace(source, part, f"{edits.text(source, part.value)}.{narrow}"),)
-                    )
-                yield Finding(part, f"{wide} is emulated or missing on a TPU", f"{narrow}, or keep this on the host", fix=fix)
+                    new = f"{edits.text(source, part.value)}.{narrow}"
+                    fix = Fix("unsafe", "fewer digits", (edits.replace(source, part, new),))
+                said = "a TPU has no complex128" if severity else f"a TPU emulates {wide}, slowly"
+                yield Finding(part, said, f"{narrow}, or keep this on the host", severity, fix)
 
 
 RULE = Rule("XLA107", "wide-dtype", {"tpu": "warning", "gpu": "info", "cpu": "info"}, _check, __doc__, fix="unsafe")
