@@ -321,9 +321,14 @@ class TorchRuntime(Runtime):
 
 
 class KerasRuntime(Runtime):
-    """What a Keras script holds besides."""
+    """What a Keras script holds besides.
+
+    Attributes:
+        pad_to_multiple_of: what a tokenizer or collator should pad lengths to on this device; None where any length is as good.
+    """
 
     framework = "keras"
+    pad_to_multiple_of: int | None = None
 
     @abstractmethod
     def compile_options(self) -> dict[str, Any]:
@@ -331,4 +336,7 @@ class KerasRuntime(Runtime):
 
     @abstractmethod
     def run(self, step: Callable[..., Any], *args: Any) -> Any:
-        """Runs one custom step on every replica; losses are scaled by the global batch."""
+        """Runs `step(batch, size, …)` on every replica, each with its rows of a batch of rt.feed, and adds up what they return.
+
+        `size`: rows of the global batch, by which the step divides the sum of its losses.
+        """

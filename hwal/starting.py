@@ -22,6 +22,7 @@ from hwal.launch.framework import FRAMEWORKS
 from hwal.launch.place import read_plan, take_place
 from hwal.launch.world import number, read_world, round_of, starts_again
 from hwal.plan import make_plan
+from hwal.plan.keras import check_backend
 from hwal.plan.world import at_world
 from hwal.registry import Registry
 from hwal.rundir import choose_run_dir, is_new, make_run_dir, refuse_second
@@ -66,6 +67,8 @@ def _begin(framework: str | None, environ: MutableMapping[str, str]) -> Runtime:
     check_plan(laid.plan, world, framework)
     plan = at_world(laid.plan, settings, world.nodes, laid.backend.caps)
     environ.update(laid.backend.rank_environment(plan, world, Host()))
+    if plan.framework.value == "keras":
+        check_backend(environ)
     cls = runtime_class(laid.backend, plan)
     script = sys.argv[0] if sys.argv else ""
     run_dir = choose_run_dir(settings, _stem(script), world, environ)

@@ -21,8 +21,11 @@ class CpuBackend(Backend):
     name = "cpu"
     priority = 10
     extra = "torch"
-    caps = Caps(frameworks=("torch",), collectives="gloo", shares_devices=True, sharding=True, emulated=EMULATED)
-    runtimes: ClassVar[Mapping[str, str]] = {"torch": "hwal_cpu.torch_runtime:CpuTorchRuntime"}
+    caps = Caps(frameworks=("torch", "keras"), collectives="gloo", shares_devices=True, sharding=True, emulated=EMULATED)
+    runtimes: ClassVar[Mapping[str, str]] = {
+        "torch": "hwal_cpu.torch_runtime:CpuTorchRuntime",
+        "keras": "hwal_cpu.keras_runtime:CpuKerasRuntime",
+    }
 
     def probe(self, host: Host, asked: Target | None = None) -> Probe:
         from hwal_cpu.probe import probe  # workers import this package too, and never probe
@@ -33,7 +36,10 @@ class CpuBackend(Backend):
         """OMP_NUM_THREADS, which torch reads once, at import; unequal ranks are left to the runtime's set_num_threads.
 
         ACCELERATE_USE_CPU, because accelerate on a CPU otherwise ignores a world of several ranks, and each trains alone.
+        For Keras: which library it computes by, and that TensorFlow's C++ has nothing to say that is no error.
         """
+        if plan.framework.value == "keras":
+            return {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "2"}
         threads = {process.threads for process in plan.processes}
         count = threads.pop() if len(threads) == 1 else None
         return {"ACCELERATE_USE_CPU": "true"} | ({} if count is None else {"OMP_NUM_THREADS": str(count)})

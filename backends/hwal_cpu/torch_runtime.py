@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from hwal.resident import peak_resident_bytes, resident_bytes
 from hwal.runtime import Memory
-from hwal_torch.resident import peak_resident_bytes, resident_bytes
 from hwal_torch.runtime import SharedTorchRuntime
 
 

@@ -45,7 +45,7 @@ def read_curve(run_dir: Path) -> Curve:
     records = [record for record in map(_record, lines) if record is not None]
     return Curve(
         tuple((r["step"], float(r["loss"])) for r in records if _finite(r.get("loss"))),
-        tuple((r["step"], float(r["eval_loss"])) for r in records if _finite(r.get("eval_loss"))),
+        tuple((r["step"], float(value)) for r in records for value in [_held_out(r)] if _finite(value)),
         tuple(
             r["count"] / r["seconds"] for r in records if _finite(r.get("count")) and _finite(r.get("seconds")) and r["seconds"]
         ),
@@ -58,6 +58,11 @@ def _record(line: str) -> dict[str, Any] | None:
     except ValueError:
         return None
     return record if isinstance(record, dict) and isinstance(record.get("step"), int) else None
+
+
+def _held_out(record: dict[str, Any]) -> Any:
+    """The loss on what is not trained on; Keras's fit calls it val_loss."""
+    return record.get("eval_loss", record.get("val_loss"))
 
 
 def _finite(value: Any) -> bool:

@@ -15,8 +15,9 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 
-from hwal.checkpoint import MANIFEST, Checkpoints, Manifest, verify
+from hwal.checkpoint import Manifest
 from hwal.errors import CheckpointError
+from hwal.resuming import Found, find
 from hwal_torch import tree
 from hwal_torch.checkpoint import STATE, held, state_of, stem, weights
 from hwal_torch.optim import group_names, names_of
@@ -27,20 +28,6 @@ if TYPE_CHECKING:
     from hwal_torch.runtime import SharedTorchRuntime
 
 SAME_MODEL = "resume with the model that was saved, or start anew without --resume"
-
-
-@dataclass(frozen=True)
-class Found:
-    """The checkpoint that a run goes on from."""
-
-    folder: Path
-    manifest: Manifest
-
-    @property
-    def weights_bytes(self) -> int:
-        """The size of its models' weights."""
-        files = self.manifest.files.items()
-        return sum(sums.bytes for name, sums in files if name.startswith("model") and name.endswith(".safetensors"))
 
 
 @dataclass(frozen=True)
@@ -71,34 +58,16 @@ def _look(rt: SharedTorchRuntime) -> Found | None:
 
 
 def _find(source: Path, rt: SharedTorchRuntime) -> Found:
-    found: tuple[Path, Manifest] | None
-    if (source / MANIFEST).exists():
-        found = source, verify(source)
-    else:
-        own = source.resolve() == rt.run_dir.resolve()
-        checkpoints = rt.checkpoints if own else Checkpoints(source / "checkpoints")
-        found = checkpoints.newest(rt.say)
-        if found is None and (damaged := len(checkpoints.found())):
-            raise CheckpointError(
-                f"all {damaged} checkpoint(s) of the run are damaged; the lines above say how",
-                where=str(source),
-                hint="start anew without --resume, into another --out",
-            )
-    if found is None and any(source.glob("*rank-0-of-*.pth")):
-        raise CheckpointError(
-            "these are ranks' parts of a model under FSDP v1, which tell of no position to go on from",
-            where=str(source),
-            hint=f"python -m hwal_tpu.consolidate {source} makes model.safetensors of them; have the script load that",
-        )
-    if found is None:
-        raise CheckpointError(
-            "there is no checkpoint to resume from" if source.exists() else "there is no such folder",
-            where=str(source),
-            hint="--resume takes the folder of a run (the one that holds metrics.jsonl and checkpoints/), or one checkpoint",
-        )
-    if found[1].framework != "torch":
-        raise CheckpointError(f"it was saved by a {found[1].framework} script", where=str(found[0]))
-    return Found(*found)
+    try:
+        return find(source, rt.checkpoints, rt.run_dir, rt.framework, rt.say)
+    except CheckpointError:
+        if not any(source.glob("*rank-0-of-*.pth")):
+            raise
+    raise CheckpointError(
+        "these are ranks' parts of a model under FSDP v1, which tell of no position to go on from",
+        where=str(source),
+        hint=f"python -m hwal_tpu.consolidate {source} makes model.safetensors of them; have the script load that",
+    )
 
 
 def restore(rt: SharedTorchRuntime) -> None:

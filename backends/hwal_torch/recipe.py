@@ -25,8 +25,9 @@ from torch.nn.functional import cross_entropy
 import hwal
 from hwal.errors import UsageError, VersionError, nearest
 from hwal.runtime import TorchRuntime
+from hwal.texts import documents
 from hwal_torch.causal import Language, build_model, find_model, read_language
-from hwal_torch.corpus import byte_tokens, documents, split, tokenized
+from hwal_torch.corpus import byte_tokens, split, tokenized
 from hwal_torch.curve import read_curve, save_png, show_curve
 
 STEPS = 200  # a minute with the tiny preset in fp32 on two slow CPU cores

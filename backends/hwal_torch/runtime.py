@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_map
 
 from hwal.errors import ScriptError
 from hwal.micro_batch import AUTO
+from hwal.resuming import Found
 from hwal.runtime import Job, TorchRuntime
 from hwal.values import Decision
 from hwal.watch.pulse import PREPARING, SAVING, Pulse
@@ -29,7 +30,6 @@ from hwal_torch.collectives import Collectives
 from hwal_torch.compiling import compile_blocks, no_room
 from hwal_torch.decide import before_models, for_models, make_strategy
 from hwal_torch.gradients import Gradients
-from hwal_torch.loading import Found
 from hwal_torch.loop import Loop
 from hwal_torch.meta import LARGE, Empties
 from hwal_torch.nonfinite import NotFinite

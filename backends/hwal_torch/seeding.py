@@ -10,21 +10,7 @@ from typing import Any
 import numpy
 import torch
 
-MASK = (1 << 64) - 1
-
-
-def mix(*parts: int) -> int:
-    """A 63-bit seed from integers, each bit of it depending on all of them (splitmix64, a public-domain generator).
-
-    torch's CPU generator keeps the low 32 bits only, so they must not be a plain sum.
-    """
-    state = 0
-    for part in parts:
-        state = (state + part + 0x9E3779B97F4A7C15) & MASK
-        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & MASK
-        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & MASK
-        state ^= state >> 31
-    return state >> 1
+from hwal.seeds import mix as mix
 
 
 def seed_host(seed: int) -> None:

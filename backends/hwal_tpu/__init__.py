@@ -20,14 +20,17 @@ class TpuBackend(Backend):
     priority = 90
     extra = "tpu"
     caps = Caps(
-        frameworks=("torch",),
+        frameworks=("torch", "keras"),
         collectives="gloo",  # between hosts; between chips XLA puts the collectives into the graph
         sharding=True,
         spmd=True,
         deterministic=False,
         emulated=EMULATED,
     )
-    runtimes: ClassVar[Mapping[str, str]] = {"torch": "hwal_tpu.torch_runtime:SpmdTorchRuntime"}
+    runtimes: ClassVar[Mapping[str, str]] = {
+        "torch": "hwal_tpu.torch_runtime:SpmdTorchRuntime",
+        "keras": "hwal_tpu.keras_runtime:TpuKerasRuntime",
+    }
 
     def probe(self, host: Host, asked: Target | None = None) -> Probe:
         from hwal_tpu.present import ABSENT, is_hinted  # workers import this package too, and never probe

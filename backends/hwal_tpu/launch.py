@@ -13,16 +13,24 @@ from hwal.plan.strategy import OFFLOAD, is_hybrid
 from hwal.topology import Device
 from hwal.values import SLICE, Plan, World
 from hwal_tpu.chips import BOUNDS, find
+from hwal_tpu.packages import INSTALL
 from hwal_tpu.probe import chip_of
 from hwal_tpu.slice import Bounds, read_slice
-from hwal_tpu.virtual import is_virtual
+from hwal_tpu.virtual import is_tensorflows, is_virtual
 
 LIBTPU_PORT = 8476  # and those that follow, one a process: where the libtpus of a slice meet
 PORT = 29500  # torchrun's default: where the ranks of a slice meet
 
 
+KERAS = "keras"
+NODE = "grpc://"  # how the id of a device begins that is a TPU Node
+
+
 def environment(plan: Plan) -> dict[str, str]:
-    """The platform, which torch_xla reads when it opens its devices, and how many devices XLA's CPU platform has."""
+    """The platform, which torch_xla reads when it opens its devices, and how many devices XLA's CPU platform has; for Keras
+    which library it computes by."""
+    if plan.framework.value == KERAS:
+        return {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "2"}
     if is_virtual(plan.devices[0]):
         return {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": str(len(plan.devices))}
     return {"PJRT_DEVICE": "TPU"}
@@ -38,6 +46,19 @@ def resources(plan: Plan) -> dict[str, str]:
 def check(plan: Plan) -> None:
     """Raises PlanError for a strategy that XLA has no counterpart of, and for several processes where they cannot train
     together."""
+    if plan.framework.value == KERAS:
+        _check_keras(plan)
+        return
+    if (plan.devices[0].id or "").startswith(NODE):
+        raise PlanError(
+            f"a TPU Node at {plan.devices[0].id} is for Keras only: torch_xla (PJRT) drives chips of its own machine",
+            where="--device tpu",
+            hint="run on a TPU VM (gcloud compute tpus tpu-vm create …)",
+        )
+    if is_tensorflows(plan.devices[0]):
+        raise PlanError(
+            "torch_xla is not installed: only Keras trains on these devices", where="--device tpu:cpu", hint=INSTALL
+        )
     asked = plan.strategy.value
     if asked.endswith(OFFLOAD) or is_hybrid(asked):
         what = f"{OFFLOAD} keeps shards in the host's memory" if asked.endswith(OFFLOAD) else "hybrid keeps a copy on each host"
@@ -65,14 +86,30 @@ def check(plan: Plan) -> None:
         )
 
 
+def _check_keras(plan: Plan) -> None:
+    if plan.local_size > 1:
+        raise PlanError(
+            f"{plan.local_size} processes of Keras on a TPU",
+            where=f"-n {plan.local_size}",
+            why="TPUStrategy drives all cores from one process",
+            hint="leave -n out",
+        )
+
+
 def world(plan: Plan, host: Host) -> World | None:
     """This host among those of its slice; None where it is alone. Raises WorldError where its place is not known.
 
     Each host of a slice runs the same command. One process a host needs no launcher; several a host need torchrun's.
     """
-    if is_virtual(plan.devices[0]):
+    if is_virtual(plan.devices[0]) or (plan.devices[0].id or "").startswith(NODE):
         return None
     part = read_slice(host)
+    if plan.framework.value == KERAS and part.is_multi_host:
+        raise WorldError(
+            f"a slice of {len(part.hosts)} hosts: Keras trains on the chips of one host in this version",
+            where="TPU_WORKER_HOSTNAMES",
+            hint="a slice of one host (v5e-8, v4-8), or a torch script",
+        )
     if (part.slices or 1) > 1:
         raise WorldError(
             f"{part.slices} slices that train together are not in this version",
@@ -112,7 +149,7 @@ def rank_environment(plan: Plan, world: World, host: Host) -> dict[str, str]:
     Args:
         host: asked how the chips and hosts of the slice lie.
     """
-    if is_virtual(plan.devices[0]):
+    if is_virtual(plan.devices[0]) or plan.framework.value == KERAS:
         return {}
     process = plan.processes[world.local_rank % plan.local_size]
     by_index = {device.index: device for device in plan.devices}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from hwal.host import Host
@@ -10,6 +11,8 @@ from hwal.host import Host
 TESTED = "2.8.1"
 KNOWN = ("2.8", "2.9")  # torch_xla's last; torch_tpu follows it
 INSTALL = f"pip install 'torch=={TESTED.rpartition('.')[0]}.*' 'torch_xla[tpu]=={TESTED}'"
+DRIVES = ("tensorflow-tpu",)  # what drives chips of this machine for Keras
+TENSORFLOW = (*DRIVES, "tensorflow", "tensorflow-cpu")
 LIBRARIES = ("TPU_LIBRARY_PATH", "PTXLA_TPU_LIBRARY_PATH")  # variables that name a libtpu.so
 
 
@@ -52,6 +55,13 @@ def torch_xla_trouble(host: Host) -> Trouble | None:
             f"pip install 'torch=={built_for}.*'",
         )
     return None
+
+
+def tensorflow_alone(host: Host, names: Sequence[str] = TENSORFLOW) -> str | None:
+    """`tensorflow-cpu 2.21.0`, where TensorFlow is installed, and neither torch_xla nor its successor: Keras can train then."""
+    if host.version("torch_xla") is not None or host.version("torch_tpu") is not None:
+        return None
+    return next((f"{name} {shown(version)}" for name in names if (version := host.version(name)) is not None), None)
 
 
 def libtpu_trouble(host: Host) -> Trouble | None:

@@ -14,7 +14,7 @@ from hwal.topology import Device, Link
 from hwal.values import Probe, Target
 from hwal_tpu import access, virtual
 from hwal_tpu.chips import BOUNDS, GIB, Chip, Generation, find, is_block, kind_of, type_of
-from hwal_tpu.packages import Trouble, libtpu_trouble, platform_trouble, torch_xla_trouble
+from hwal_tpu.packages import DRIVES, Trouble, libtpu_trouble, platform_trouble, tensorflow_alone, torch_xla_trouble
 from hwal_tpu.present import ABSENT
 from hwal_tpu.slice import Slice, asks_metadata, on_compute_engine, read_slice
 
@@ -50,7 +50,17 @@ def probe(host: Host, asked: Target | None) -> Probe:
 
 
 def _without_chips(host: Host, part: Slice, asked: Target | None) -> Probe:
-    if (address := _node_address(host)) is not None:
+    if (address := _node_address(host)) is not None and (tensorflow := tensorflow_alone(host)) is not None:
+        sources = {"native": "table", "name": "environment"}
+        node = Device("tpu", 0, "TPU Node", address, native={"bf16": "MXU", "fp32": "MXU (bf16 passes)"}, sources=sources)
+        return Probe(
+            "tpu",
+            "ready",
+            f"a TPU Node at {address}, for Keras, by {tensorflow}",
+            devices=(node,),
+            notes=("a Node is the legacy way: another machine has the chips, and reads data from gs:// only",),
+        )
+    if address is not None:
         return Probe(
             "tpu",
             "blocked",
@@ -121,6 +131,8 @@ def _trouble(host: Host, chips: Sequence[Chip], generation: Generation | None) -
             f"torch_xla does not know the TPU {generation.name}; torch_tpu does, and hwal's runtime for it is still to come",
             "a TPU of another generation: v4, v5e, v5p, v6e",
         )
+    if tensorflow_alone(host, DRIVES):
+        return access.trouble(host, chips)
     return platform_trouble(host, "TPU") or torch_xla_trouble(host) or libtpu_trouble(host) or access.trouble(host, chips)
 
 

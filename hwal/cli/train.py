@@ -22,6 +22,7 @@ from hwal.launch.framework import framework_of, read_source
 from hwal.launch.world import read_world
 from hwal.plan import make_plan
 from hwal.plan.given import choice_of, read_plan
+from hwal.plan.keras import check_backend
 from hwal.plan.world import at_world
 from hwal.retention import read_keep
 from hwal.rundir import choose_run_dir, is_new, make_run_dir
@@ -29,6 +30,8 @@ from hwal.strategy_file import take_file
 from hwal.survey import Survey, survey
 from hwal.values import AUTO, Choice, Launch, Plan, Process, Request, World
 
+PACKAGES = {"keras": (("keras",), ("tensorflow", "tensorflow-cpu", "tensorflow-tpu", "tensorflow-rocm"))}
+"""Framework -> the distributions that it needs, of each the names it may have; elsewhere the framework's own name."""
 RECIPE = "recipe"  # what the built-in recipe's runs are called
 NOT_THE_SCRIPTS = ("--device", "-n", "--processes", "--engine", "--strategy", "--virtual-ranks", "--dry-run")
 
@@ -61,7 +64,7 @@ def _train(given: Given) -> int:
     environment = backend.environment(plan)
     launch = build(plan, request, environment, world, environ, run_dir)
     if not given.flags.get("dry_run"):
-        _check_installed(plan, backend.extra)
+        _check_installed(plan, backend.extra, environ)
         while not make_run_dir(run_dir, is_new(request.settings, world, environ)):
             run_dir = choose_run_dir(request.settings, _stem(request.script), world, environ)
             launch = build(plan, request, environment, world, environ, run_dir)
@@ -208,14 +211,17 @@ def _text(path: str) -> str:
         ) from None
 
 
-def _check_installed(plan: Plan, extra: str) -> None:
-    framework = plan.framework.value
-    if Host().version(framework) is None:  # the distribution has the framework's name
-        raise VersionError(
-            f"{framework} is not installed",
-            why=f"framework {plan.framework}",
-            hint=f"pip install 'hwal[{extra or framework}]'",
-        )
+def _check_installed(plan: Plan, extra: str, environ: Mapping[str, str]) -> None:
+    framework, host = plan.framework.value, Host()
+    if framework == "keras":
+        check_backend(environ)
+    for names in PACKAGES.get(framework, ((framework,),)):
+        if not any(host.version(name) for name in names):
+            raise VersionError(
+                f"{names[0]} is not installed",
+                why=f"framework {plan.framework}",
+                hint=f"pip install 'hwal[{extra if framework == 'torch' and extra else framework}]'",
+            )
 
 
 # what is told

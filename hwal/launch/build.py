@@ -16,7 +16,7 @@ from hwal.values import AUTO, Command, Launch, Plan, Request, World
 ENGINES = ("direct", "torchrun")
 LATER = ("mpi", "slurm", "kubernetes")
 WORKER = ("-m", "hwal.worker")
-RECIPES: Mapping[str, tuple[str, ...]] = {"torch": ("-m", "hwal_torch.recipe")}
+RECIPES: Mapping[str, tuple[str, ...]] = {"torch": ("-m", "hwal_torch.recipe"), "keras": ("-m", "hwal_keras.recipe")}
 TEMPORARY = "(a temporary folder)"  # Launch.state_dir of a launch that has not begun
 THREADS = "OMP_NUM_THREADS"
 

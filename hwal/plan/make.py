@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hwal.errors import VersionError
 from hwal.plan.batch import check_batch, check_deterministic
+from hwal.plan.keras import decide_replicas, refuse_torchs
 from hwal.plan.later import refuse_later
 from hwal.plan.precision import decide_precision
 from hwal.plan.processes import lay_out
@@ -21,13 +22,20 @@ def make_plan(choice: Choice, caps: Caps, request: Request, framework: Decision,
     """
     check_framework(framework, caps, choice.backend)
     refuse_later(request.settings)
-    layout = lay_out(choice, caps, request.processes, nodes)
+    keras = framework.value == "keras"
+    if keras:
+        refuse_torchs(request.settings)
+    # TensorFlow drives the devices of a machine by one process.
+    layout = lay_out(choice, caps, request.processes or (1 if keras else None), nodes)
     world = nodes * len(layout.processes)
     devices = sum(len(process.devices) for process in layout.processes)
     precision, cost = decide_precision(request.settings.precision, layout.devices, caps)
-    strategy = decide_strategy(request.settings.strategy, nodes * devices, caps, choice.backend)
-    check_deterministic(request.settings, caps, choice.backend)
-    cut = check_batch(request.settings, world, strategy.value)
+    if keras:
+        strategy, cut = decide_replicas(request.settings, world, nodes * devices, caps.spmd)
+    else:
+        strategy = decide_strategy(request.settings.strategy, nodes * devices, caps, choice.backend)
+        check_deterministic(request.settings, caps, choice.backend)
+        cut = check_batch(request.settings, world, strategy.value)
     return Plan(
         backend=choice.backend,
         framework=framework,

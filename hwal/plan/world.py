@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from hwal.env import Settings
 from hwal.plan.batch import check_batch
+from hwal.plan.keras import decide_replicas
 from hwal.plan.strategy import decide_strategy, mesh_of
 from hwal.values import AUTO, Caps, Decision, Plan
 
@@ -19,6 +20,10 @@ def at_world(plan: Plan, settings: Settings, nodes: int, caps: Caps) -> Plan:
     local = math.prod(plan.mesh.values()) // plan.nodes  # processes, or the devices that one of them drives
     size = nodes * local
     strategy = plan.strategy
+    if plan.framework.value == "keras":
+        strategy, _ = decide_replicas(settings, nodes * plan.local_size, size, caps.spmd)
+        same = nodes == plan.nodes and strategy == plan.strategy
+        return plan if same else replace(plan, nodes=nodes, strategy=strategy, mesh=mesh_of(strategy.value, nodes, local))
     if size > 1 and strategy.value == "single":  # decided for the one process of one machine
         strategy = decide_strategy(settings.strategy, size, caps, plan.backend)
     elif size == 1 and strategy.value != "single" and (plan.nodes * local > 1 or strategy.value != AUTO):

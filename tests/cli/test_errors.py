@@ -160,9 +160,9 @@ hwal: error: both.py imports both torch and keras: which of them trains?
   where: both.py
   try:   --framework torch, or --framework keras
 
-$ hwal train --framework keras s.py
+$ hwal train --device null --framework keras s.py
 2
-hwal: error: this version has no keras runtime for cpu; there is torch
+hwal: error: this version has no keras runtime for null; there is torch
   why:   framework keras (asked for by --framework)
   try:   --framework torch
 

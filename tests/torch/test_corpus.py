@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hwal.errors import UsageError
+from hwal.texts import documents, files_of
 from hwal_torch import curve
-from hwal_torch.corpus import Windows, byte_tokens, documents, files_of, split, stacked, tokenized
+from hwal_torch.corpus import Windows, byte_tokens, split, stacked, tokenized
 from hwal_torch.tokenizer import END, VOCABULARY, byte_tokenizer, letters
 
 # documents

@@ -37,7 +37,7 @@ def go(rt: Any, change: str = "") -> tuple[int, list[str]]:
     said: list[str] = []
     rt.reporter.say = said.append
     if change == "told by rank 0" and rt.rank:
-        loading._find = lambda *_: pytest.fail("only rank 0 looks for checkpoints")
+        loading.find = lambda *_: pytest.fail("only rank 0 looks for checkpoints")
     with rt.scope():
         arguments: dict[str, dict[str, Any]] = {"wider": {"width": 5}, "renamed": {"name": "uno"}, "tied": {"tied": True}}
         model = Net(**arguments.get(change, {}))

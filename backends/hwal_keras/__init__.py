@@ -1,0 +1,1 @@
+"""What the Keras runtimes of all backends share. Not a backend: hwal_cpu and the others build on it."""

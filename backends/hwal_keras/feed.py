@@ -1,0 +1,192 @@
+"""Feed: a tf.data.Dataset of global batches, cut over the replicas.
+
+Each global batch is cut into as many parts as there are replicas, contiguous and of equal length; where its rows do not
+divide, the last parts are filled up, and a replica is told how many of its rows are real. Nothing is dropped or counted twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from hwal.errors import ScriptError
+
+if TYPE_CHECKING:
+    from hwal_keras.runtime import SharedKerasRuntime
+
+
+ENDS = (tf.errors.OutOfRangeError, StopIteration)  # what an iterator says at its end, within a graph and outside of one
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A global batch on its way to rt.run.
+
+    Attributes:
+        parts: (real rows, rows of the global batch, values), one for each replica. size: rows of the global batch.
+        trains: whether it is of a training feed.
+    """
+
+    parts: Any
+    size: int
+    trains: bool
+
+
+class Feed:
+    """What rt.feed returns. It is read once for each epoch, by a loop of the script's or by fit.
+
+    Attributes:
+        data: the script's dataset, of global batches. number: of it among those of the script.
+        train: whether reading it is training.
+        batches: how many of them a pass has; None where nobody knows, or it has no end. endless: whether it has none.
+    """
+
+    def __init__(self, rt: SharedKerasRuntime, data: Any, train: bool) -> None:
+        self.rt = rt
+        self.train = train
+        self.number = rt.passes.number(data)
+        self.data = _batched(data, rt.job.settings.global_batch if train else None, rt)
+        if rt.static_shapes:
+            self.data = _even(self.data, rt)
+        count = int(self.data.cardinality())
+        self.batches = count if count >= 0 else None
+        self.endless = count == tf.data.INFINITE_CARDINALITY
+
+    def __len__(self) -> int:
+        """Global batches of a pass. Raises TypeError where nobody knows, as Python wants it."""
+        if self.batches is None:
+            raise TypeError("how many batches this dataset has is not known")
+        return self.batches
+
+    def __iter__(self) -> Iterator[Batch]:
+        """The batches that are left to do of this pass, for rt.run."""
+        rt = self.rt
+        with rt.reading(self) as skip:
+            if skip is None:
+                return
+            iterator = iter(self.parts(skip))
+            while not (self.train and rt.finished):
+                try:
+                    parts = rt.take(iterator)
+                except ENDS:
+                    return
+                yield Batch(parts, int(rt.strategy.experimental_local_results(parts[1])[0]), self.train)
+
+    @property
+    def element(self) -> Any:
+        """The specs of one global batch."""
+        return self.data.element_spec
+
+    def parts(self, skip: int = 0, limit: int | None = None, endless: bool = False) -> Any:
+        """A distributed dataset: an iterator of it yields a global batch's parts, (real rows, size, values) per replica.
+
+        Args:
+            skip: global batches that are passed over. limit: how many are given at most. endless: pass upon pass of them.
+        """
+        self.rt.passes.begin(self.number, endless)
+        data = self.data.repeat() if endless and not self.endless else self.data
+        data = data.skip(skip) if skip else data
+        if limit is not None:
+            data = data.take(limit)
+        replicas = self.rt.strategy.num_replicas_in_sync
+        return self.rt.strategy.distribute_datasets_from_function(
+            lambda context: cut(data, replicas, context.input_pipeline_id, context.num_input_pipelines, self.rt.static_shapes)
+        )
+
+
+def cut(data: Any, replicas: int, pipeline: int = 0, pipelines: int = 1, static: bool = False) -> Any:
+    """A dataset of parts, in the order of the replicas, from one of global batches.
+
+    Args:
+        replicas: of all processes; this one is number `pipeline` of `pipelines`, and reads the parts of its own.
+        static: all batches have the same number of rows, which divides over the replicas.
+    """
+    here = replicas // pipelines
+
+    def parts(*values: Any) -> Any:
+        values = _one(values)
+        size = tf.shape(tf.nest.flatten(values)[0])[0]
+        rows = -(-size // replicas)
+        missing = rows * replicas - size
+
+        def part(value: Any) -> Any:
+            if ragged:
+                value = tf.concat([value, tf.repeat(value[:1], missing, axis=0)], axis=0)
+            known = value.shape[0]
+            shape = tf.concat([[replicas, -1 if known is None else known // replicas], tf.shape(value)[1:]], axis=0)
+            cut = tf.reshape(value, shape)
+            cut.set_shape([replicas, None if known is None else known // replicas, *value.shape[1:]])
+            return cut[pipeline * here : (pipeline + 1) * here]
+
+        first = pipeline * here + tf.range(here)
+        real = tf.clip_by_value(size - first * rows, 0, rows)
+        return real, tf.fill([here], size), tf.nest.map_structure(part, values)
+
+    known = tf.nest.flatten(data.element_spec)[0].shape[0]
+    ragged = not static and (known is None or known % replicas > 0)
+    if replicas == 1:
+        return data.map(_whole, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+    return data.map(parts, num_parallel_calls=tf.data.AUTOTUNE).unbatch().prefetch(2 * here)
+
+
+def _whole(*values: Any) -> Any:
+    values = _one(values)
+    size = tf.shape(tf.nest.flatten(values)[0])[0]
+    return size, size, values
+
+
+def _even(data: Any, rt: SharedKerasRuntime) -> Any:
+    """The batches that are full, all of one shape: each other one would be compiled at length. Raises ScriptError."""
+    leaf = tf.nest.flatten(data.element_spec)[0]
+    size = leaf.shape[0]
+    open_end = size is None
+    if open_end:
+        size = int(tf.nest.flatten(next(iter(data)))[0].shape[0])
+    replicas = rt.strategy.num_replicas_in_sync
+    if size % replicas:
+        raise ScriptError(
+            f"a global batch of {size} rows does not divide over {replicas} replicas: {size} = {size // replicas} × {replicas} "
+            f"+ {size % replicas}",
+            where="rt.feed",
+            why="on this device every replica's part has the same shape, which is compiled",
+            hint=f"dataset.batch({-(-size // replicas) * replicas}, drop_remainder=True)",
+        )
+    if not open_end:
+        return data
+    rt.say_once(
+        f"batches of other than {size} rows are left out here, an epoch's last one say: each new shape is compiled anew. "
+        f"dataset.batch({size}, drop_remainder=True) says so, and lets several steps run at a call"
+    )
+    data = data.filter(lambda *values: tf.equal(tf.shape(tf.nest.flatten(values)[0])[0], size))
+    return data.map(
+        lambda *values: tf.nest.map_structure(lambda value: tf.ensure_shape(value, [size, *value.shape[1:]]), _one(values))
+    )
+
+
+def _one(values: Any) -> Any:
+    """What a dataset's function is given, as one element: a tuple's parts come one by one."""
+    return values[0] if len(values) == 1 else values
+
+
+def _batched(data: Any, asked: int | None, rt: SharedKerasRuntime) -> Any:
+    """The dataset, in batches as --global-batch wants them. Raises ScriptError for what is no batched tf.data.Dataset."""
+    if not isinstance(data, tf.data.Dataset):
+        raise ScriptError(
+            f"rt.feed() takes a tf.data.Dataset, not a {type(data).__name__}",
+            hint="tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(x)).batch(GLOBAL_BATCH)",
+        )
+    leaves = tf.nest.flatten(data.element_spec)
+    odd = next((type(leaf).__name__ for leaf in leaves if not isinstance(leaf, tf.TensorSpec)), None)
+    if odd is not None:
+        raise ScriptError(f"rt.feed() cuts dense tensors over the replicas, and the dataset has a {odd}", hint="densify it")
+    if not leaves or any(leaf.shape.rank == 0 for leaf in leaves):
+        raise ScriptError(
+            "rt.feed() takes a dataset of global batches, and this one is not batched", hint="dataset.batch(GLOBAL_BATCH)"
+        )
+    if asked is None:
+        return data
+    rt.say_once(f"--global-batch {asked}: the script's dataset is batched anew")
+    return data.unbatch().batch(asked)

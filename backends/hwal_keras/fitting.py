@@ -1,0 +1,273 @@
+"""model.fit and model.evaluate as they run here: over rt.feed, step by step in the run's metrics, checkpoints and signals.
+
+Keras's own fit hands out nothing but running means, cannot begin in the midst of an epoch, and does not run over several
+machines (Keras 3.15 under MultiWorkerMirroredStrategy). The model, what it was compiled with, and callbacks are Keras's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from itertools import count
+from types import MethodType
+from typing import TYPE_CHECKING, Any
+
+import keras
+import tensorflow as tf
+
+from hwal.errors import ScriptError
+from hwal_keras.data import feed_of
+from hwal_keras.feed import ENDS, Feed
+from hwal_keras.optimizing import rate_of
+from hwal_keras.step import test_step, train_step
+
+if TYPE_CHECKING:
+    from hwal_keras.runtime import SharedKerasRuntime
+
+ELSEWHERE = {
+    "validation_split": "split the data, and give validation_data=rt.feed(…, train=False)",
+    "sample_weight": "a dataset of (x, y, sample_weight)",
+}
+
+
+def take_over(rt: SharedKerasRuntime, model: Any) -> None:
+    """Has a prepared model's fit and evaluate run by the Runtime."""
+    fitted = Fitted(rt, model)
+    model.fit = MethodType(lambda self, *args, **kwargs: fitted.fit(*args, **kwargs), model)
+    model.evaluate = MethodType(lambda self, *args, **kwargs: fitted.evaluate(*args, **kwargs), model)
+
+
+class Fitted:
+    """A prepared model's fit and evaluate. Their arguments are Keras's."""
+
+    def __init__(self, rt: SharedKerasRuntime, model: Any) -> None:
+        self._rt = rt
+        self._model = model
+        self._tests: Any = None
+
+    # training
+
+    def fit(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        epochs: int = 1,
+        verbose: Any = "auto",
+        callbacks: Any = None,
+        validation_split: float = 0.0,
+        validation_data: Any = None,
+        shuffle: bool = True,
+        class_weight: Mapping[int, float] | None = None,
+        sample_weight: Any = None,
+        initial_epoch: int = 0,
+        steps_per_epoch: int | None = None,
+        validation_steps: int | None = None,
+        validation_batch_size: int | None = None,
+        validation_freq: Any = 1,
+    ) -> Any:
+        """Trains up to `epochs` of this call, from where the run stands; returns Keras's History.
+
+        Raises ScriptError for what belongs into the dataset, and Preempted after a signal.
+        """
+        rt, model = self._rt, self._model
+        for name, value in (("validation_split", validation_split), ("sample_weight", sample_weight)):
+            if value is not None and value != 0.0:
+                raise ScriptError(f"model.fit({name}=…) is not for a prepared model", hint=ELSEWHERE[name])
+        feed = feed_of(rt, x, y, batch_size, shuffle, train=True)
+        held_out = None
+        if validation_data is not None:
+            pair = validation_data if isinstance(validation_data, tuple) else (validation_data, None)
+            held_out = feed_of(rt, pair[0], pair[1], validation_batch_size or batch_size, False, train=False)
+        length = steps_per_epoch or feed.batches
+        if length is None and feed.endless:
+            raise ScriptError("the dataset has no end", where="model.fit", hint="steps_per_epoch=N, or leave .repeat() out")
+        self.build(feed)
+        followers = keras.callbacks.CallbackList(
+            callbacks, add_history=True, add_progbar=verbose not in ("auto", 0), verbose=verbose, epochs=epochs, steps=length,
+            model=model,
+        )  # fmt: skip
+        follows = bool(callbacks) or verbose not in ("auto", 0)
+        training = Training(rt, model, feed, length, steps_per_epoch is not None, rt.fitted, class_weight)
+        before = rt.fitted - initial_epoch  # the run's epochs less those of this call
+        rt.fitted = before + epochs
+        model.stop_training = False
+        followers.on_train_begin()
+        logs: dict[str, Any] = {}
+        for number in rt.epochs(rt.fitted):
+            epoch = number - before
+            model.reset_metrics()
+            followers.on_epoch_begin(epoch)
+            with suppress(Stopped):
+                training.epoch(followers if follows else None)
+            logs = _numbers(model.get_metrics_result())
+            if held_out is not None and _due(epoch, validation_freq):
+                logs |= {f"val_{name}": value for name, value in self._measure(held_out, validation_steps, followers).items()}
+            rt.log(**{name: value for name, value in logs.items() if name != "loss"})
+            followers.on_epoch_end(epoch, logs)
+            rt.save()
+            if model.stop_training:
+                break
+        model.optimizer.finalize_variable_values(model.trainable_variables)
+        followers.on_train_end(logs)
+        return model.history
+
+    def build(self, feed: Feed) -> None:
+        """Makes what the model, its metrics and its optimizer still lack, and loads a checkpoint's weights into it."""
+        model = self._model
+        if not model.compiled:
+            raise ScriptError(
+                "model.fit before model.compile", hint="model.compile(…, **rt.compile_options()) within rt.scope()"
+            )
+        specs = tf.nest.map_structure(lambda spec: keras.KerasTensor(tuple(spec.shape), spec.dtype.name), feed.element)
+        with self._rt.strategy.scope():
+            model._symbolic_build(data_batch=specs)
+        self._rt.built(model)
+
+    # evaluation
+
+    def evaluate(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        verbose: Any = "auto",
+        sample_weight: Any = None,
+        steps: int | None = None,
+        callbacks: Any = None,
+        return_dict: bool = False,
+    ) -> Any:
+        """The metrics over a dataset, as Keras's evaluate returns them: every row counts once, at any number of replicas."""
+        if sample_weight is not None:
+            raise ScriptError("model.evaluate(sample_weight=…) is not for a prepared model", hint=ELSEWHERE["sample_weight"])
+        feed = feed_of(self._rt, x, y, batch_size, False, train=False)
+        self.build(feed)
+        followers = keras.callbacks.CallbackList(callbacks, verbose=0, model=self._model)
+        logs = self._measure(feed, steps, followers)
+        if return_dict:
+            return logs
+        values = list(logs.values())
+        return values[0] if len(values) == 1 else values
+
+    def _measure(self, feed: Feed, steps: int | None, followers: Any) -> dict[str, Any]:
+        rt, model = self._rt, self._model
+        if self._tests is None:
+            one = _compiled(model, test_step(model, rt.strategy, rt.static_shapes))
+            self._tests = _function(model, lambda iterator: rt.strategy.run(one, args=(next(iterator),)))
+        model.reset_metrics()
+        followers.on_test_begin()
+        with rt.reading(feed):
+            iterator = iter(feed.parts(limit=steps))
+            for number in count():
+                followers.on_test_batch_begin(number)
+                try:
+                    self._tests(iterator)
+                except ENDS:
+                    break
+                followers.on_test_batch_end(number, {})
+                rt.stop_if_asked()
+        logs = _numbers(model.get_metrics_result())
+        followers.on_test_end(logs)
+        return logs
+
+
+class Stopped(Exception):
+    """A callback ends training in the midst of an epoch, whose feed is left where it stands."""
+
+
+class Training:
+    """The steps of a call of fit."""
+
+    def __init__(
+        self,
+        rt: SharedKerasRuntime,
+        model: Any,
+        feed: Feed,
+        count: int | None,
+        goes_on: bool,
+        first: int,
+        class_weight: Mapping[int, float] | None,
+    ) -> None:
+        """`count`: global batches of an epoch, None where nobody knows. `goes_on`: the next epoch begins where one
+        ends, and `first` is that of this call, among the run's."""
+        self._rt, self._model, self._feed, self._count = rt, model, feed, count
+        self._goes_on, self._first = goes_on, first
+        self._iterator: Any = None
+        weights = None
+        if class_weight is not None:
+            weights = tf.constant([float(class_weight.get(number, 1.0)) for number in range(max(class_weight) + 1)])
+        one = _compiled(model, train_step(model, rt.strategy, rt.static_shapes, weights))
+        results = rt.strategy.experimental_local_results
+
+        def step(iterator: Any) -> Any:
+            loss, size = rt.strategy.run(one, args=(next(iterator),))
+            return tf.cast(results(loss)[0], tf.float32), results(size)[0]
+
+        def steps(iterator: Any, number: Any) -> Any:
+            losses, sizes = tf.TensorArray(tf.float32, number), tf.TensorArray(tf.int32, number)
+            for at in tf.range(number):
+                loss, size = step(iterator)
+                losses, sizes = losses.write(at, loss), sizes.write(at, size)
+            return losses.stack(), sizes.stack()
+
+        self._step, self._steps = _function(model, step), _function(model, steps)
+
+    def epoch(self, followers: Any) -> None:
+        """Does the steps that are left of the epoch, unless a callback stops training. `followers`: None without callbacks."""
+        rt, model = self._rt, self._model
+        with rt.reading(self._feed, self._count) as skip:
+            if skip is None:
+                return
+            if self._count is not None and skip >= self._count:
+                if not self._goes_on:
+                    rt.passes.skip(self._feed.number)
+                return
+            iterator, at = self._begin(skip), skip
+            while self._count is None or at < self._count:
+                left = 1 if self._count is None else self._count - at
+                number = min(int(model.steps_per_execution), left)
+                if followers is not None:
+                    followers.on_train_batch_begin(at)
+                try:
+                    losses, sizes = self._steps(iterator, number) if number > 1 else self._step(iterator)
+                except ENDS:
+                    self._ran_out(at)
+                    return
+                rate = rate_of(model.optimizer)
+                several = list(zip(losses, sizes, strict=True)) if number > 1 else [(losses, sizes)]
+                for place, (loss, size) in enumerate(several, 1):
+                    rt.after_step(loss, rate, int(size), last=place == number)
+                at += number
+                if followers is not None:
+                    followers.on_train_batch_end(at - 1, model.get_metrics_result())
+                if model.stop_training:
+                    raise Stopped
+
+    def _begin(self, skip: int) -> Any:
+        if not self._goes_on:
+            return iter(self._feed.parts(skip))
+        if self._iterator is None:
+            behind = (self._rt.progress.epoch - self._first) * (self._count or 0) + skip
+            self._iterator = iter(self._feed.parts(behind, endless=True))
+        return self._iterator
+
+    def _ran_out(self, at: int) -> None:
+        if self._count is not None and at < self._count:
+            self._rt.say_once(f"the dataset gave {at} batches of the {self._count} that an epoch should have")
+
+
+def _compiled(model: Any, step: Any) -> Any:
+    return tf.function(step, jit_compile=True, reduce_retracing=True) if model.jit_compile else step
+
+
+def _function(model: Any, function: Any) -> Any:
+    return function if model.run_eagerly else tf.function(function, reduce_retracing=True)
+
+
+def _due(epoch: int, frequency: Any) -> bool:
+    return (epoch + 1) % frequency == 0 if isinstance(frequency, int) else epoch + 1 in frequency
+
+
+def _numbers(logs: Mapping[str, Any]) -> dict[str, Any]:
+    """Metrics as plain numbers; those that are no scalars stay what they are."""
+    return {name: float(value) if getattr(value, "shape", ()) == () else value for name, value in logs.items()}

@@ -1,0 +1,38 @@
+"""Optimizers on several replicas: gradients are added up first, and clipped then.
+
+Keras 3 clips each replica's gradients by themselves and adds up what is left: another norm, and another curve, at each number
+of replicas. What an optimizer does is a method of its instance here; the names were looked up in Keras 3.15.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+
+def reduce_first(optimizer: Any, strategy: Any) -> None:
+    """Has an optimizer's apply() add up the gradients of all replicas before anything else. Once for each is enough."""
+    if strategy.num_replicas_in_sync == 1 or getattr(optimizer, "_hwal_reduces", False):
+        return
+    apply = optimizer.apply
+
+    def reduced(grads: Any, trainable_variables: Any = None) -> Any:
+        context = tf.distribute.get_replica_context()
+        if context is not None:
+            there = [grad for grad in grads if grad is not None]
+            there = [tf.convert_to_tensor(grad) for grad in there]  # of an embedding's too, whose rows are sparse
+            added = iter(context.all_reduce("SUM", there) if there else ())
+            grads = [None if grad is None else next(added) for grad in grads]
+        return apply(grads, trainable_variables)
+
+    optimizer.apply = reduced
+    for one in (optimizer, getattr(optimizer, "inner_optimizer", None)):
+        if one is not None:
+            one._all_reduce_sum_gradients = lambda pairs: pairs
+    optimizer._hwal_reduces = True
+
+
+def rate_of(optimizer: Any) -> float:
+    """The learning rate of the next step."""
+    return float(tf.convert_to_tensor(optimizer.learning_rate))

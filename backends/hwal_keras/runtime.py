@@ -1,0 +1,329 @@
+"""The Keras Runtime that all backends share. A backend's own class adds its devices, its strategy and its memory."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from hwal.errors import ScriptError, VersionError
+from hwal.resuming import Found
+from hwal.runtime import Job, KerasRuntime
+from hwal.seeds import mix
+from hwal.values import Decision
+from hwal_keras import fitting, options, saving, trouble, workers
+from hwal_keras.feed import Batch, Feed
+from hwal_keras.guard import Guard
+from hwal_keras.optimizing import rate_of, reduce_first
+from hwal_keras.passes import Passes
+from hwal_keras.step import trimmed
+from hwal_keras.strategy import use_threads
+
+LATE = 50  # steps after which a loss is looked at, on devices that work ahead of the host
+POLICIES = {"fp32": "float32", "tf32": "float32", "bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
+
+
+class SharedKerasRuntime(KerasRuntime):
+    """Everything of a Keras Runtime that does not depend on the kind of device.
+
+    Attributes:
+        strategy: TensorFlow's; `device` is the same.
+        models, optimizers: what prepare was given, each in its order.
+        static_shapes: whether every batch must have the same shape, as where each new one is compiled at length.
+        jit: whether XLA compiles the train step here (compile_options), and why_no_jit, in words, where it must not.
+        steps_per_execution: steps for one call from the host.
+        on_host: whether reading a number waits for nothing.
+        at_work: the training feed that is being read. unfinished: its dataset, by number, or that of one to be read again.
+        fitted: the epochs up to which the calls of fit so far go.
+    """
+
+    why_no_jit = "is for one device"
+    static_shapes = False
+    jit = False
+    steps_per_execution = 1
+    on_host = True
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        self.models: list[Any] = []
+        self.optimizers: list[Any] = []
+        self.strategy: Any = None
+        self.guard = Guard()
+        self.found: Found | None = None
+        self.restored: set[int] = set()  # models, by place, whose weights have been loaded
+        self._scopes = 0
+        self._told: set[str] = set()
+        self._functions: dict[Any, Any] = {}
+        # Outside of a graph that takes seconds where there are replicas.
+        self.take = tf.function(lambda iterator: next(iterator), autograph=False, reduce_retracing=True)
+        self._unchecked: list[tuple[int, Any]] = []
+        self.at_work: Feed | None = None
+        self.passes = Passes()
+        self.unfinished: int | None = None
+        self._last: int | None = None
+        self.fitted = 0
+
+    # what a kind of device adds
+
+    @abstractmethod
+    def open_strategy(self) -> Any:
+        """Opens this process's devices and returns the strategy that trains on them."""
+
+    # start and end
+
+    def start(self) -> None:
+        options.check_backend(keras.config.backend())
+        if (note := use_threads(self.job.process.threads)) is not None:
+            self.say(f"note: {note}")
+        if self.world_size > 1:
+            workers.meet(self.job, self.run_dir)
+        self.strategy = self.device = self.open_strategy()
+        if self.strategy.num_replicas_in_sync < self.world_size:
+            raise VersionError(
+                f"TensorFlow made {self.strategy.num_replicas_in_sync} replicas of {self.world_size} processes",
+                where="rt.start",
+            )
+        keras.config.set_dtype_policy(POLICIES[self.job.plan.precision.value])
+        tf.config.experimental.enable_tensor_float_32_execution(self.job.plan.precision.value == "tf32")
+        self._seed(mix(self.progress.seed))
+        self.found = saving.choose(self)
+        if self.found is not None:
+            self.progress.seed = self.found.manifest.position.seed
+        replicas = self.strategy.num_replicas_in_sync
+        name = "ddp" if replicas > 1 else "single"
+        self.write_plan(strategy=Decision(name, f"{type(self.strategy).__name__}, {replicas} replica{'s' * (replicas > 1)}"))
+        if replicas > 1:
+            self.say(f"strategy {type(self.strategy).__name__}: {replicas} replicas, a whole model on each")
+        self.guard.open(self.strategy)
+        super().start()
+
+    def end(self, error: BaseException | None = None) -> None:
+        try:
+            if error is None:
+                self.check_losses(settle=True)
+        finally:
+            self.guard.close()
+            super().end(error)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        told = trouble.explain(self, error)
+        super().__exit__(kind, error, trace)
+        if told is not None:
+            raise told.with_traceback(trace) from None
+
+    # before the loop
+
+    @contextmanager
+    def scope(self, meta: bool = True) -> Iterator[None]:
+        self._seed(mix(self.progress.seed, self._scopes))
+        self._scopes += 1
+        with self.strategy.scope():
+            yield
+
+    def _seed(self, seed: int) -> None:
+        keras.utils.set_random_seed(seed & 0x7FFFFFFF)
+
+    def prepare(self, *objects: Any) -> Any:
+        for thing in objects:
+            if isinstance(thing, keras.Model):
+                self.models.append(thing)
+            elif isinstance(thing, keras.optimizers.Optimizer):
+                self.optimizers.append(thing)
+            else:
+                raise ScriptError(
+                    f"rt.prepare() takes Keras models and optimizers, not a {type(thing).__name__}",
+                    hint="schedules of the learning rate belong to their optimizer",
+                )
+        for thing in objects:
+            self.guard.check(thing, self.strategy)
+            if isinstance(thing, keras.Model):
+                if thing.compiled:
+                    options.check_model(self, thing)
+                    self._adopt(thing.optimizer)
+                fitting.take_over(self, thing)
+            else:
+                self._adopt(thing)
+        if self.found is not None and self.steps_done == 0:
+            self.passes.resume(self.found.manifest.about.get("passes", ()))
+            self.resume_at(self.found.manifest.position, self.found.manifest.metrics)
+            self.say(saving.told(self))
+        self._build_optimizers()
+        for model in self.models:
+            if model.built:
+                self.built(model)
+        return objects[0] if len(objects) == 1 else objects
+
+    def _build_optimizers(self) -> None:
+        """Those of custom loops have their variables before the first step: a checkpoint is loaded into them.
+
+        Raises ScriptError where nobody can know which variables are whose.
+        """
+        free = [one for one in self.optimizers if not any(one is getattr(model, "optimizer", None) for model in self.models)]
+        waiting = [one for one in free if not one.built]
+        if not waiting:
+            return
+        if len(self.optimizers) > 1 or not all(model.built for model in self.models):
+            raise ScriptError(
+                f"rt.prepare() was given an optimizer ({waiting[0].name}) that has no variables yet",
+                why="which variables it is for, or what they are, is not known",
+                hint="within rt.scope(): model.build(shape); optimizer.build(model.trainable_variables)",
+            )
+        with self.strategy.scope():
+            waiting[0].build([variable for model in self.models for variable in model.trainable_variables])
+
+    def built(self, model: Any) -> None:
+        """A model has its weights, and its optimizer can have its own: those of a checkpoint are loaded into them, once."""
+        number = next(place for place, known in enumerate(self.models) if known is model)
+        if number in self.restored:
+            return
+        self.restored.add(number)
+        with self.strategy.scope():
+            if getattr(model, "optimizer", None) is not None and not model.optimizer.built:
+                model.optimizer.build(model.trainable_variables)
+        if self.found is not None:
+            saving.load(self, number, model)
+
+    def _adopt(self, optimizer: Any) -> None:
+        reduce_first(optimizer, self.strategy)
+        if not any(optimizer is known for known in self.optimizers):
+            self.optimizers.append(optimizer)
+
+    def compile_options(self) -> dict[str, Any]:
+        return {"jit_compile": self.jit, "steps_per_execution": self.steps_per_execution}
+
+    # the loop
+
+    def feed(self, data: Any, train: bool = True) -> Any:
+        return Feed(self, data, train)
+
+    @contextmanager
+    def reading(self, feed: Feed, length: int | None = None) -> Iterator[int | None]:
+        """A feed is read from here on: yields how many batches of it are done already, None where nothing is left to do.
+
+        `length`: global batches of an epoch, where it is not the feed that says so.
+        """
+        if not feed.train:
+            yield 0
+            self.stop_if_asked()
+            return
+        skip = self.progress.begin_feed()
+        if skip is None:
+            yield None
+            return
+        self.reporter.total_steps = self.progress.steps_in_all(length or feed.batches)
+        self.reporter.begin()
+        self.at_work, self.unfinished = feed, feed.number
+        try:
+            yield skip
+        finally:
+            self.at_work = None
+        self._last, self.unfinished = feed.number, None
+        self.progress.end_feed()
+        self.stop_if_asked()
+
+    def run(self, step: Callable[..., Any], *args: Any) -> Any:
+        """Runs `step(batch, size, …)` on every replica and returns what they return, added up.
+
+        The first argument is a batch of rt.feed; a replica gets its rows of it, and `size`, the rows of the whole global
+        batch as a float32: a loss that is the sum over the rows divided by `size` has gradients that add up to those of the
+        global batch. In a training feed that is a step of the run; its loss is what `step` returns, the first of several, or
+        the one named "loss".
+        """
+        if not args or not isinstance(args[0], Batch):
+            raise ScriptError("rt.run(step, batch) takes a batch of rt.feed()", hint="for batch in rt.feed(dataset): …")
+        batch, rest = args[0], args[1:]
+        if step not in self._functions:
+            self._functions[step] = self._on_replicas(step)
+        result = self._functions[step](batch.parts, rest)
+        if self.at_work is not None and batch.trains:
+            self.after_step(_loss_of(result), self._rate(), batch.size)
+        return result
+
+    def _on_replicas(self, step: Callable[..., Any]) -> Any:
+        strategy, static = self.strategy, self.static_shapes
+
+        def replica(parts: Any, rest: Any) -> Any:
+            rows, size, values = parts
+            if strategy.num_replicas_in_sync > 1 and not static:
+                values = trimmed(values, rows)
+            return step(values, tf.cast(size, tf.float32), *rest)
+
+        def everywhere(parts: Any, rest: Any) -> Any:
+            results = strategy.run(replica, args=(parts, rest))
+            return tf.nest.map_structure(lambda value: strategy.reduce("SUM", value, axis=None), results)
+
+        return tf.function(everywhere, reduce_retracing=True)
+
+    def _rate(self) -> float | None:
+        return rate_of(self.optimizers[0]) if self.optimizers else None
+
+    def after_step(self, loss: Any, lr: float | None, size: int, last: bool = True) -> None:
+        """A step is done: counts it, looks at its loss, and ends the run where it was asked to; after the last of several
+        that the device did for one call."""
+        if self.on_host and loss is not None:
+            loss = float(loss)
+        self.step_done(loss, lr, size)
+        if loss is not None:
+            self._unchecked.append((self.steps_done, loss))
+            self.check_losses()
+        if last:
+            self.stop_if_asked()
+
+    def check_losses(self, settle: bool = False) -> None:
+        """Looks at the losses that are due. Raises ScriptError for one that is no number."""
+        late = 0 if settle or self.on_host else LATE
+        while len(self._unchecked) > late:
+            step, loss = self._unchecked.pop(0)
+            if not math.isfinite(number := float(loss)):
+                self._unchecked.clear()
+                raise trouble.not_finite(self, step, number)
+
+    def stop_if_asked(self) -> None:
+        """Saves and ends where a signal came, to any of the processes: they agree, and all of them call this together."""
+        if self.agree(self.stop_request.name is not None):
+            self.preempt()
+
+    def preempt(self) -> None:
+        if self.progress.reopen():
+            self.unfinished = self._last
+        super().preempt()
+
+    def agree(self, asked: bool) -> bool:
+        """Whether any process asks. Every process calls it."""
+        if self.world_size == 1:
+            return asked
+        return bool(workers.add(self.strategy, float(asked)) > 0)
+
+    def mean(self, total: Any, count: Any = 1) -> float:
+        if self.world_size == 1:
+            return float(total) / float(count)
+        return float(workers.add(self.strategy, float(total)) / workers.add(self.strategy, float(count)))
+
+    def save(self, path: str | Path | None = None, wait: bool = False) -> Path:
+        self.check_losses(settle=True)  # weights that are no numbers are not saved
+        return saving.save(self, None if path is None else Path(path))
+
+    def barrier(self) -> None:
+        self.agree(False)
+
+    # words
+
+    def say_once(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            self.say(text)
+
+
+def _loss_of(result: Any) -> Any:
+    """The loss in what a step returned: a scalar, the one named "loss", or the first of several."""
+    if isinstance(result, dict) and "loss" in result:
+        return result["loss"]
+    flat = tf.nest.flatten(result)
+    return flat[0] if flat and flat[0].shape.rank == 0 else None

@@ -1,0 +1,153 @@
+"""One step of model.fit and of an evaluation, on one replica.
+
+Keras 3's own train_step takes every replica's loss for an equal part of the global batch's, which it is not where a batch
+does not divide. Here a replica's loss counts by its rows: the losses, and the gradients, are those of one device (Keras 3.15).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from hwal.errors import ScriptError
+
+AS_MEAN = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
+
+
+def trimmed(values: Any, rows: Any) -> Any:
+    """A replica's values without the rows that only fill it up."""
+    return tf.nest.map_structure(lambda value: value[:rows], values)
+
+
+def train_step(model: Any, strategy: Any, static: bool, weights: Any = None) -> Callable[[Any], tuple[Any, Any]]:
+    """A function of a replica's part that updates the model; it returns the global batch's loss and its rows.
+
+    `weights`: those of the classes, a vector; None without.
+    """
+    replicas = strategy.num_replicas_in_sync
+    if type(model).train_step is not keras.Model.train_step:
+        return _own_step(model, replicas, static)
+    sums = _sums_rows(model) if replicas > 1 else False
+
+    def step(parts: Any) -> tuple[Any, Any]:
+        rows, size, values = parts
+        if replicas > 1 and not static:
+            values = trimmed(values, tf.maximum(rows, 1))  # one row without weight, where there is none
+        x, y, sample_weight = unpack(values, weights)
+        with tf.GradientTape() as tape:
+            y_pred = model(x, training=True)
+            loss = model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
+            loss = _part_of(model, loss, rows, size, replicas, sums)
+            scaled = model.optimizer.scale_loss(loss)
+        variables = model.trainable_variables
+        gradients = tape.gradient(scaled, variables)
+        model.optimizer.apply(gradients, variables)
+        whole = tf.distribute.get_replica_context().all_reduce("SUM", loss) if replicas > 1 else loss
+        _measure(model, rows, whole, (x, y, y_pred, sample_weight), replicas)
+        return whole, size
+
+    return step
+
+
+def test_step(model: Any, strategy: Any, static: bool) -> Callable[[Any], None]:
+    """A function of a replica's part that updates the model's metrics, and nothing else."""
+    replicas = strategy.num_replicas_in_sync
+    own = type(model).test_step is not keras.Model.test_step
+    sums = _sums_rows(model) if replicas > 1 and not own else False
+
+    def step(parts: Any) -> None:
+        rows, size, values = parts
+        if replicas > 1 and not static:
+            values = trimmed(values, tf.maximum(rows, 1))
+        if own:
+            model.test_step(values)
+            return
+        x, y, sample_weight = unpack(values)
+        y_pred = model(x, training=False)
+        loss = model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=False)
+        loss = _part_of(model, loss, rows, size, replicas, sums)
+        whole = tf.distribute.get_replica_context().all_reduce("SUM", loss) if replicas > 1 else loss
+        _measure(model, rows, whole, (x, y, y_pred, sample_weight), replicas)
+
+    return step
+
+
+def unpack(values: Any, weights: Any = None) -> tuple[Any, Any, Any]:
+    """(x, y, sample weights) of a batch as Keras takes them; with the classes' weights among the last."""
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(values)
+    if weights is not None:
+        labels = tf.argmax(y, axis=-1) if y.shape.rank == 2 and y.shape[-1] != 1 else tf.reshape(y, [-1])
+        by_class = tf.gather(weights, tf.cast(labels, tf.int32))
+        sample_weight = by_class if sample_weight is None else sample_weight * by_class
+    return x, y, sample_weight
+
+
+def check_weighable(model: Any, replicas: int) -> None:
+    """Raises ScriptError for a model whose losses cannot be weighed over several replicas."""
+    if replicas == 1:
+        return
+    for method in ("train_step", "compute_loss"):
+        if getattr(type(model), method) is not getattr(keras.Model, method):
+            raise ScriptError(
+                f"{type(model).__name__}.{method} is the script's own, and {replicas} replicas train it",
+                why="what part of the global batch's loss a replica's is, only the script knows",
+                hint="a loop of your own: loss = rt.run(step, batch), which gives step the rows of the global batch",
+            )
+    _sums_rows(model)
+
+
+def _sums_rows(model: Any) -> bool:
+    """Whether the model's losses add up rows, and are no means over them. Raises ScriptError where some do and some do not."""
+    kinds = {getattr(loss, "reduction", AS_MEAN[0]) for loss in tf.nest.flatten(model.loss) if loss is not None}
+    if kinds <= {"sum"} and kinds:
+        return True
+    if not kinds <= set(AS_MEAN):
+        raise ScriptError(
+            f"losses of reductions {', '.join(sorted(map(str, kinds)))} cannot be weighed over several replicas",
+            where="model.compile",
+            hint='reduction="sum_over_batch_size" for all of them, or "sum" for all',
+        )
+    return False
+
+
+def _part_of(model: Any, loss: Any, rows: Any, size: Any, replicas: int, sums: bool) -> Any:
+    """This replica's part of the global batch's loss: the parts add up to it."""
+    if replicas == 1:
+        return loss
+    share = tf.cast(rows, loss.dtype) / tf.cast(size, loss.dtype) * replicas  # Keras has divided by their number
+    if not sums:
+        return loss * share
+    # A sum over rows Keras leaves as it is, but not what regularization adds; a replica without rows has none of it.
+    extra = tf.add_n([tf.cast(tf.reduce_sum(one), loss.dtype) for one in model.losses]) / replicas if model.losses else 0.0
+    return (loss - extra) * tf.cast(rows > 0, loss.dtype) + extra * share
+
+
+def _measure(model: Any, rows: Any, whole: Any, values: tuple[Any, Any, Any, Any], replicas: int) -> None:
+    """Updates the metrics: the loss by the rows of this replica, the others by what it computed."""
+    x, y, y_pred, sample_weight = values
+
+    def update() -> Any:
+        for metric in model.metrics[:1]:  # the first is Keras's own, of the loss
+            metric.update_state(whole, sample_weight=tf.cast(rows, whole.dtype))
+        model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+        return tf.constant(0)
+
+    if replicas == 1:
+        update()
+    else:
+        tf.cond(rows > 0, update, lambda: tf.constant(0))
+
+
+def _own_step(model: Any, replicas: int, static: bool) -> Callable[[Any], tuple[Any, Any]]:
+    """A train_step of the script's own, on one replica."""
+
+    def step(parts: Any) -> tuple[Any, Any]:
+        _, size, values = parts
+        logs = model.train_step(values)
+        loss = logs.get("loss") if isinstance(logs, dict) else None
+        return tf.constant(float("nan")) if loss is None else loss, size
+
+    return step

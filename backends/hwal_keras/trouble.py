@@ -1,0 +1,70 @@
+"""Errors of TensorFlow and Keras in hwal's words."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy
+import tensorflow as tf
+
+from hwal import shortage
+from hwal.display import size
+from hwal.errors import HwalError, OutputError, ScriptError, ShortageError
+from hwal.host import Host
+
+if TYPE_CHECKING:
+    from hwal_keras.runtime import SharedKerasRuntime
+
+FULL = ("No space left on device", "errno = 28")
+
+
+def not_finite(rt: SharedKerasRuntime, step: int, loss: float) -> ScriptError:
+    """The error of a loss that is no number. Its update was made in the same call as it was computed."""
+    bad = next(
+        (
+            variable.path
+            for model in rt.models
+            for variable in model.trainable_variables
+            if not numpy.isfinite(variable.numpy().astype("float32")).all()
+        ),
+        None,
+    )
+    return ScriptError(
+        f"the loss of step {step} is {loss}",
+        where=f"epoch {rt.epoch}; its update was made, and is not saved",
+        why=f"{bad} is the first that is not finite" if bad else "all parameters are finite: it is the data or the loss",
+        hint="a lower learning rate, clipnorm=1.0 in the optimizer or --precision fp32; --resume from the last checkpoint",
+    )
+
+
+def explain(rt: SharedKerasRuntime, error: BaseException | None) -> HwalError | None:
+    """The words for an error that is a shortage of memory or of disk, None for any other."""
+    if isinstance(error, tf.errors.ResourceExhaustedError | MemoryError):
+        return _memory(rt, error)
+    if isinstance(error, OSError) and any(words in str(error) for words in FULL):
+        return OutputError(f"the disk is full: {error}".splitlines()[0], where=str(rt.run_dir), hint="free space")
+    return None
+
+
+def _memory(rt: SharedKerasRuntime, error: BaseException) -> ShortageError:
+    """What was asked for, what there is, and what helps."""
+    first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    limit = next(iter(shortage.limits(Host())), None)
+    parts = [f"parameters {size(_bytes(model.variables))}" for model in rt.models]
+    parts += [f"{type(one).__name__} {size(_bytes(one.variables))}" for one in rt.optimizers if one.built]
+    memory = rt.memory()
+    have = str(limit) if limit is not None else f"{size(memory.total)} ({memory.source})" if memory.total else None
+    when = f"in step {rt.steps_done + 1}" if rt.at_work is not None else f"after step {rt.steps_done}"
+    replicas = rt.strategy.num_replicas_in_sync
+    hint = "smaller global batches (dataset.batch(N), or --global-batch N); --precision bf16 (activations of half the size)"
+    return ShortageError(
+        f"out of memory: {first}",
+        where=f"{rt.job.plan.backend}, {replicas} replica{'s' * (replicas > 1)}, {when}",
+        why="; ".join(part for part in (have, ", ".join(parts)) if part) or None,
+        hint=hint,
+    )
+
+
+def _bytes(variables: list[Any]) -> int:
+    return sum(math.prod(variable.shape) * tf.as_dtype(variable.dtype).size for variable in variables)

@@ -1,0 +1,52 @@
+"""Which checkpoint a run goes on from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hwal.checkpoint import MANIFEST, Checkpoints, Manifest, verify
+from hwal.errors import CheckpointError
+
+
+@dataclass(frozen=True)
+class Found:
+    """A checkpoint that is whole."""
+
+    folder: Path
+    manifest: Manifest
+
+    @property
+    def weights_bytes(self) -> int:
+        """The size of its models' weights."""
+        files = self.manifest.files.items()
+        return sum(sums.bytes for name, sums in files if name.startswith("model") and name.endswith(".safetensors"))
+
+
+def find(source: Path, own: Checkpoints, run_dir: Path, framework: str, say: Callable[[str], None]) -> Found:
+    """The newest good checkpoint of the run in `source`, or the one that `source` is. `own`: those of `run_dir`'s run.
+
+    Raises CheckpointError.
+    """
+    found: tuple[Path, Manifest] | None
+    if (source / MANIFEST).exists():
+        found = source, verify(source)
+    else:
+        checkpoints = own if source.resolve() == run_dir.resolve() else Checkpoints(source / "checkpoints")
+        found = checkpoints.newest(say)
+        if found is None and (damaged := len(checkpoints.found())):
+            raise CheckpointError(
+                f"all {damaged} checkpoint(s) of the run are damaged; the lines above say how",
+                where=str(source),
+                hint="start anew without --resume, into another --out",
+            )
+    if found is None:
+        raise CheckpointError(
+            "there is no checkpoint to resume from" if source.exists() else "there is no such folder",
+            where=str(source),
+            hint="--resume takes the folder of a run (the one that holds metrics.jsonl and checkpoints/), or one checkpoint",
+        )
+    if found[1].framework != framework:
+        raise CheckpointError(f"it was saved by a {found[1].framework} script", where=str(found[0]))
+    return Found(*found)

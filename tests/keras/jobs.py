@@ -1,0 +1,72 @@
+"""Keras jobs for tests: a started Runtime of the CPU, a small model, its data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy
+import tensorflow as tf
+
+from hwal.env import Settings
+from hwal.plan import make_plan
+from hwal.runtime import Job
+from hwal.topology import Device
+from hwal.values import Choice, Decision, Request, Target, World
+from hwal_cpu import backend
+from hwal_cpu.keras_runtime import CpuKerasRuntime
+
+ROWS, BATCH = 86, 32  # the last batch of an epoch has 22 rows: three for each of seven of eight replicas, and one
+TINY = 5  # rows of a batch that eight replicas cannot all have a row of
+
+
+def start(run_dir: Path, replicas: int = 1, **settings: Any) -> CpuKerasRuntime:
+    """A Runtime with as many logical replicas."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    chosen = Settings(precision="fp32", virtual_ranks=None if replicas == 1 else replicas, **settings)
+    choice = Choice(Target("cpu"), "cpu", (Device("cpu", 0, threads=1),), "a test")
+    request = Request(target=Target("cpu"), settings=chosen)
+    plan = make_plan(choice, backend.caps, request, Decision("keras", "a test"))
+    rt = CpuKerasRuntime(Job(World(), plan, chosen, backend.caps, run_dir, "train.py"))
+    rt.start()
+    return rt
+
+
+def rows(count: int = ROWS) -> tuple[Any, Any]:
+    """(x, y): shapes (count, 6) and (count, 1), float32."""
+    random = numpy.random.default_rng(0)
+    x = random.normal(size=(count, 6)).astype("float32")
+    return x, (2 * x[:, :1] + x[:, 1:2] ** 2).astype("float32")
+
+
+def dataset(count: int = ROWS, batch: int = BATCH) -> Any:
+    return tf.data.Dataset.from_tensor_slices(rows(count)).shuffle(count).batch(batch)
+
+
+def network() -> Any:
+    return keras.Sequential(
+        [
+            keras.Input((6,)),
+            keras.layers.Dense(16, activation="tanh", kernel_regularizer=keras.regularizers.L2(0.01)),
+            keras.layers.Dense(1),
+        ]
+    )
+
+
+def compiled(rt: CpuKerasRuntime, loss: Any = "mse", **options: Any) -> Any:
+    """A prepared model, compiled with an optimizer that clips: the order of clipping and adding up matters."""
+    with rt.scope():
+        model = network()
+        optimizer = keras.optimizers.Adam(0.01, global_clipnorm=0.5)
+        model.compile(optimizer, loss, metrics=["mae"], **{**rt.compile_options(), **options})
+    return rt.prepare(model)
+
+
+def lines(run_dir: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def losses(run_dir: Path) -> list[float]:
+    return [line["loss"] for line in lines(run_dir)]

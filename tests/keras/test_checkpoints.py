@@ -1,0 +1,102 @@
+"""Checkpoints of Keras runs: saved at any number of replicas and loaded at another, in the midst of an epoch too."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy
+import pytest
+
+from hwal.errors import CheckpointError, Preempted
+from tests.keras import jobs
+
+EPOCHS = 4  # of three steps each
+
+
+class Signals(keras.callbacks.Callback):
+    """Sends this process SIGTERM after a step of its run."""
+
+    def __init__(self, rt: Any, step: int) -> None:
+        super().__init__()
+        self.rt, self.step = rt, step
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if self.rt.steps_done == self.step:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def train(run_dir: Path, replicas: int = 1, stop: int | None = None, epochs: int = EPOCHS, **settings: Any) -> None:
+    with jobs.start(run_dir, replicas, **settings) as rt:
+        data = jobs.dataset()
+        model = jobs.compiled(rt)
+        callbacks = [] if stop is None else [Signals(rt, stop)]
+        model.fit(rt.feed(data), epochs=epochs, validation_data=rt.feed(data, train=False), callbacks=callbacks)
+
+
+def stopped(run_dir: Path, step: int, replicas: int = 1) -> None:
+    with pytest.raises(Preempted) as caught:
+        train(run_dir, replicas, step)
+    assert caught.value.code == 75
+    assert json.loads((run_dir / "preempted.json").read_text()) == {"signal": "SIGTERM", "step": step + 1}
+
+
+@pytest.mark.parametrize("step", [4, 5], ids=["in the midst of an epoch", "at the last step of one"])
+def test_a_signal_saves_and_resume_goes_on_as_if_nothing_had_been(tmp_path: Path, step: int) -> None:
+    train(tmp_path / "whole")
+    stopped(tmp_path / "cut", step)
+    train(tmp_path / "cut", resume=str(tmp_path / "cut"))
+    assert jobs.losses(tmp_path / "cut") == pytest.approx(jobs.losses(tmp_path / "whole"), rel=1e-6)
+    assert not (tmp_path / "cut" / "preempted.json").exists()
+    for here, there in zip(jobs.lines(tmp_path / "cut")[8::3], jobs.lines(tmp_path / "whole")[8::3], strict=True):
+        assert here["val_loss"] == pytest.approx(there["val_loss"], rel=1e-6)
+        assert [here[name] for name in ("step", "epoch", "samples")] == [there[name] for name in ("step", "epoch", "samples")]
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_eight_replicas_goes_on_on_one_and_back(tmp_path: Path) -> None:
+    train(tmp_path / "whole")
+    stopped(tmp_path / "cut", 4, replicas=8)
+    train(tmp_path / "cut", epochs=3, resume=str(tmp_path / "cut"))
+    train(tmp_path / "cut", 8, resume=str(tmp_path / "cut"))
+    assert jobs.losses(tmp_path / "cut") == pytest.approx(jobs.losses(tmp_path / "whole"), rel=1e-5)
+
+
+def test_fit_saves_after_every_epoch_and_keeps_what_keep_says(tmp_path: Path) -> None:
+    train(tmp_path, keep="last:1,best:val_loss")
+    names = {path.name for path in (tmp_path / "checkpoints").iterdir()}
+    values = {line["step"]: line["val_loss"] for line in jobs.lines(tmp_path) if "val_loss" in line}
+    assert names == {"step-00000012", f"step-{min(values, key=values.__getitem__):08d}"}
+    newest = tmp_path / "checkpoints" / "step-00000012"
+    assert {path.name for path in newest.iterdir()} == {"hwal.json", "model.weights.h5", "state.h5"}
+    alone = jobs.network()
+    alone.load_weights(newest / "model.weights.h5")  # by Keras itself
+    x, y = jobs.rows()
+    errors = numpy.abs(alone.predict(x, verbose=0) - y)
+    assert float(errors.mean()) == pytest.approx(jobs.lines(tmp_path)[-1]["val_mae"], rel=1e-5)
+
+
+def test_a_run_that_is_done_goes_on_to_more_epochs(tmp_path: Path) -> None:
+    train(tmp_path / "whole")
+    train(tmp_path / "parts", epochs=2)
+    train(tmp_path / "parts", resume=str(tmp_path / "parts"))
+    assert jobs.losses(tmp_path / "parts") == pytest.approx(jobs.losses(tmp_path / "whole"), rel=1e-6)
+
+
+def test_another_model_is_refused(tmp_path: Path) -> None:
+    train(tmp_path, epochs=1)
+    with pytest.raises(CheckpointError) as caught, jobs.start(tmp_path, resume=str(tmp_path)) as rt:
+        with rt.scope():
+            model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(17), keras.layers.Dense(1)])
+            model.compile("adam", "mse", **rt.compile_options())
+        rt.prepare(model)
+    assert caught.value.what.startswith("the model is not the one that was saved")
+    with pytest.raises(CheckpointError, match="is Adam, this run's is SGD"), jobs.start(tmp_path, resume=str(tmp_path)) as rt:
+        with rt.scope():
+            model = jobs.network()
+            model.compile("sgd", "mse", **rt.compile_options())
+        rt.prepare(model)

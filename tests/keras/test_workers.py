@@ -1,0 +1,94 @@
+"""Keras over two real processes on this machine, by hwal train and torchrun: one curve, one set of files, signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from hwal.errors import WorldError
+from hwal.values import World
+from hwal_keras import workers
+from tests.launch.runs import Run, finish, wait_for
+
+FLAGS = ("--device", "cpu", "--precision", "fp32", "--hang-timeout", "off")
+SCRIPT = """
+import keras, hwal
+from tests.keras import jobs
+def main():
+    with hwal.start() as rt:
+        data = jobs.dataset()
+        model = jobs.compiled(rt)
+        model.fit(rt.feed(data), epochs={epochs}, validation_data=rt.feed(data, train=False))
+        print("rank", rt.rank, "of", rt.world_size, "is done", flush=True)
+main()
+"""
+ROOT = str(Path(__file__).parents[2])
+
+
+def run(folder: Path, epochs: int) -> Run:
+    folder.mkdir(exist_ok=True)
+    return Run(folder, f"import sys; sys.path.insert(0, {ROOT!r})" + SCRIPT.format(epochs=epochs))
+
+
+def lines(job: Run) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (job.out / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.slow
+def test_two_processes_have_the_curve_of_one(tmp_path: Path) -> None:
+    alone, both = run(tmp_path / "1", 2), run(tmp_path / "2", 2)
+    assert finish(alone.popen(*FLAGS), 240)[0] == 0
+    code, said = finish(both.popen(*FLAGS, "-n", "2"), 240)
+    assert code == 0 and "rank 0 of 2 is done" in said and "rank 1 of 2 is done" in both.log(1), said + both.log(1)
+    assert [line["step"] for line in lines(both)] == [line["step"] for line in lines(alone)]
+    for name in ("loss", "val_loss", "mae"):
+        there = [line[name] for line in lines(alone) if name in line]
+        assert [line[name] for line in lines(both) if name in line] == pytest.approx(there, rel=1e-5), name
+    assert {path.name for path in (both.out / "checkpoints").iterdir()} == {"step-00000003", "step-00000006"}
+
+
+@pytest.mark.slow
+def test_a_signal_to_hwal_saves_once_and_one_process_goes_on(tmp_path: Path) -> None:
+    job = run(tmp_path, 100000)
+    process = job.popen(*FLAGS, "-n", "2")
+    wait_for(lambda: process.poll() is not None or (job.out / "checkpoints" / "step-00000003").exists(), 240)
+    os.kill(process.pid, signal.SIGTERM)
+    code, said = finish(process, 120)
+    assert code == 75, said + job.log(1)
+    done = json.loads((job.out / "preempted.json").read_text())["step"]
+    assert len(lines(job)) == done and (job.out / "checkpoints" / f"step-{done:08d}").exists()
+    assert not job.left_over()
+
+
+# where workers meet
+
+
+def test_a_worker_that_does_not_come_is_named(tmp_path: Path) -> None:
+    (tmp_path / "0").write_text("127.0.0.1:1")
+    with pytest.raises(WorldError) as caught:
+        workers._wait(tmp_path, World(0, 3, 0, 3, "torchrun", "127.0.0.1", 1), 0.2)
+    assert caught.value.what == "ranks 1, 2 did not come within 0.2 s" and "--start-timeout" in (caught.value.hint or "")
+    for rank in (1, 2):
+        (tmp_path / str(rank)).write_text(f"127.0.0.1:{rank + 1}")
+    found = workers._wait(tmp_path, World(0, 3, 0, 3, "torchrun", "127.0.0.1", 1), 0.2)
+    assert found == ["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"]
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ('{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}', "TF_CONFIG says worker 1 of 2"),
+        ('{"cluster"', "TF_CONFIG cannot be read"),
+    ],
+)
+def test_a_cluster_of_the_users_must_be_this_world(text: str, what: str) -> None:
+    with pytest.raises(WorldError, match=what):
+        workers._check(text, World(0, 2, 0, 2, "torchrun", "127.0.0.1", 1))
+    workers._check(
+        '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}',
+        World(0, 2, 0, 2, "torchrun", "127.0.0.1", 1),
+    )
