@@ -82,8 +82,10 @@ def _check(text: str, world: World) -> None:
 
 def strategy() -> Any:
     """The strategy over the workers of TF_CONFIG."""
-    ring = tf.distribute.experimental.CommunicationImplementation.RING
-    return tf.distribute.MultiWorkerMirroredStrategy(tf.distribute.experimental.CommunicationOptions(implementation=ring))
+    ways = tf.distribute.experimental.CommunicationOptions(
+        implementation=tf.distribute.experimental.CommunicationImplementation.RING
+    )
+    return tf.distribute.MultiWorkerMirroredStrategy(communication_options=ways)
 
 
 def add(strategy: Any, number: float) -> float:
