@@ -8,6 +8,7 @@ rows of the whole batch, has gradients that add up over the replicas to those of
 """
 
 import argparse
+from collections.abc import Callable
 
 import keras
 import tensorflow as tf
@@ -33,6 +34,25 @@ def network() -> keras.Model:
     return keras.Model(pixels, (digit, drawn))
 
 
+def make_steps(model: keras.Model, optimizer: keras.optimizers.Optimizer) -> tuple[Callable, Callable]:
+    def train_step(batch, size):
+        pixels, labels = batch
+        with tf.GradientTape() as tape:
+            digit, drawn = model(pixels, training=True)
+            class_loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, digit)
+            draw_loss = tf.reduce_mean((drawn - pixels) ** 2, axis=1)
+            loss = tf.reduce_sum(class_loss + WEIGHT * draw_loss) / size
+        optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+        return loss
+
+    def test_step(batch, size):
+        pixels, labels = batch
+        hits = tf.argmax(model(pixels)[0], axis=1) == labels
+        return tf.reduce_sum(tf.cast(hits, tf.float32)), tf.shape(labels)[0]
+
+    return train_step, test_step
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=8)
@@ -46,20 +66,7 @@ def main() -> None:
             optimizer = keras.optimizers.Adam(args.lr)
         model, optimizer = rt.prepare(model, optimizer)
 
-        def train_step(batch, size):
-            pixels, labels = batch
-            with tf.GradientTape() as tape:
-                digit, drawn = model(pixels, training=True)
-                class_loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, digit)
-                draw_loss = tf.reduce_mean((drawn - pixels) ** 2, axis=1)
-                loss = tf.reduce_sum(class_loss + WEIGHT * draw_loss) / size
-            optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
-            return loss
-
-        def test_step(batch, size):
-            pixels, labels = batch
-            hits = tf.argmax(model(pixels)[0], axis=1) == labels
-            return tf.reduce_sum(tf.cast(hits, tf.float32)), tf.shape(labels)[0]
+        train_step, test_step = make_steps(model, optimizer)
 
         for epoch in rt.epochs(args.epochs):
             for batch in rt.feed(train):

@@ -92,7 +92,7 @@ def test_a_planted_import_breaks_its_contract(tree: Path, contract: str, file: s
             path.write_text(before, encoding="utf-8")
 
 
-RUNTIME = re.compile(r"^import (torch|tensorflow as tf)$|^from hwal_keras", re.M)  # in a runtime, or a part of one
+RUNTIME = re.compile(r"^import (torch|tensorflow as tf)$|^from (hwal_keras|jax)", re.M)  # in a runtime, or a part of one
 PARTS = {"hwal_tpu.cache"}  # of a runtime, without an import that says so
 
 

@@ -1,0 +1,44 @@
+"""The Keras examples and the recipe run, unchanged, on one device and on several logical ones, with one curve."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+pytestmark = pytest.mark.slow
+
+
+def run(folder: Path, name: str, *argv: str) -> tuple[str, list[dict[str, Any]]]:
+    """What `hwal train …` printed, and the lines of metrics.jsonl that it left."""
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "HWAL_OUT": str(folder / name), "HWAL_PROGRESS": "off"}
+    command = [sys.executable, "-m", "hwal", "train", "--device", "cpu", "--precision", "fp32", *argv]
+    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout, [json.loads(line) for line in (folder / name / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("name", ["train_keras.py", "custom_loop_keras.py"])
+def test_an_example_has_one_curve_on_one_device_and_on_several(tmp_path: Path, name: str) -> None:
+    script = str(EXAMPLES / name)
+    _, alone = run(tmp_path, "1", script, "--epochs", "1")
+    assert alone[-1]["loss"] < 0.8 * alone[0]["loss"] and [line["samples"] for line in alone[-2:]] == [64, 28]
+    _, both = run(tmp_path, "2", "--virtual-ranks", "2", script, "--epochs", "1")
+    assert [line["loss"] for line in both[:20]] == pytest.approx([line["loss"] for line in alone[:20]], rel=1e-5)
+
+
+def test_without_a_script_a_language_model_is_trained_and_goes_on(tmp_path: Path) -> None:
+    flags = ("--framework", "keras", "--seq-len", "32", "--eval-every", "6")
+    said, lines = run(tmp_path, "run", *flags, "--steps", "8")
+    assert [line["step"] for line in lines] == list(range(1, 9)) and "val_loss" in lines[-1]
+    assert lines[-1]["loss"] < lines[0]["loss"] and "held out" in said
+    assert {"model.keras", "loss.png", "plan.json"} <= {path.name for path in (tmp_path / "run").iterdir()}
+    _, lines = run(tmp_path, "run", "--resume", str(tmp_path / "run"), *flags, "--steps", "12")
+    assert [line["step"] for line in lines] == list(range(1, 13))
