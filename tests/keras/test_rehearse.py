@@ -43,7 +43,9 @@ def lowered(name: str) -> tuple[bytes, int]:
         step = rehearse.lower(model, (tokens, tokens))
     elif name == "train_keras":
         model = example(name).network()
-        model.compile(keras.optimizers.AdamW(), keras.losses.SparseCategoricalCrossentropy(from_logits=True), ["accuracy"])
+        model.compile(
+            keras.optimizers.AdamW(), keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"]
+        )
         step = rehearse.lower(model, (tf.TensorSpec((64, 8, 8, 1), tf.float32), labels))
     else:
         module = example(name)
