@@ -15,6 +15,8 @@ import pytest
 from hwal.errors import CheckpointError, Preempted
 from tests.keras import jobs
 
+pytestmark = pytest.mark.slow  # TensorFlow alone takes seconds to import
+
 EPOCHS = 4  # of three steps each
 
 
@@ -57,7 +59,6 @@ def test_a_signal_saves_and_resume_goes_on_as_if_nothing_had_been(tmp_path: Path
         assert [here[name] for name in ("step", "epoch", "samples")] == [there[name] for name in ("step", "epoch", "samples")]
 
 
-@pytest.mark.slow
 def test_a_checkpoint_of_eight_replicas_goes_on_on_one_and_back(tmp_path: Path) -> None:
     train(tmp_path / "whole")
     stopped(tmp_path / "cut", 4, replicas=8)

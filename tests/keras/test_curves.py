@@ -11,6 +11,8 @@ import tensorflow as tf
 
 from tests.keras import jobs
 
+pytestmark = pytest.mark.slow  # TensorFlow alone takes seconds to import
+
 EPOCHS = 7  # of three steps each
 LIMIT = 1e-5
 
@@ -32,7 +34,6 @@ def by_keras(count: int, batch: int, epochs: int) -> list[float]:
     return [loss for _ in range(epochs) for x, y in data for loss in [float(model.train_on_batch(x, y))]]
 
 
-@pytest.mark.slow
 def test_fit_gives_one_curve_at_any_number_of_replicas(tmp_path: Path) -> None:
     alone = fitted(tmp_path / "1", 1)
     assert len(alone) == 21 and alone[-1] < 0.8 * alone[0]
@@ -45,13 +46,11 @@ def test_fit_gives_one_curve_at_any_number_of_replicas(tmp_path: Path) -> None:
             assert there[name] == pytest.approx(values[name], rel=LIMIT), (replicas, name)
 
 
-@pytest.mark.slow
 def test_a_replica_without_rows_changes_nothing(tmp_path: Path) -> None:
     alone = fitted(tmp_path / "1", 1, 2 * jobs.TINY, jobs.TINY, 3)
     assert fitted(tmp_path / "8", 8, 2 * jobs.TINY, jobs.TINY, 3) == pytest.approx(alone, rel=LIMIT)
 
 
-@pytest.mark.slow
 def test_a_loop_of_ones_own_gives_one_curve_too(tmp_path: Path) -> None:
     def trained(replicas: int) -> list[float]:
         run_dir = tmp_path / str(replicas)

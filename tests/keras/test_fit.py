@@ -18,6 +18,8 @@ from hwal.errors import ScriptError, VersionError
 from hwal_keras import options
 from tests.keras import jobs
 
+pytestmark = pytest.mark.slow  # TensorFlow alone takes seconds to import
+
 
 def data(x: Any, y: Any) -> Any:
     return tf.data.Dataset.from_tensor_slices((x, y)).batch(jobs.BATCH)
@@ -189,7 +191,6 @@ def test_another_backend_of_keras_is_refused() -> None:
 # both frameworks
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("order", ["torch, keras", "keras, torch"])
 def test_torch_and_keras_in_one_process_do_not_disturb_each_other(tmp_path: Path, order: str) -> None:
     program = f"""

@@ -16,6 +16,7 @@ from hwal.errors import HwalError, UsageError
 from hwal_keras import recipe
 from hwal_tpu import rehearse
 
+pytestmark = pytest.mark.slow
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 WITH_LIBTPU = pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None, reason="libtpu and jax are in the environment of ci/rehearse.txt"
@@ -56,7 +57,6 @@ def lowered(name: str) -> tuple[bytes, int]:
 
 
 @WITH_LIBTPU
-@pytest.mark.slow
 @pytest.mark.parametrize("generation", rehearse.TOPOLOGIES)
 @pytest.mark.parametrize("name", ["train_keras", "custom_loop_keras", "recipe"])
 def test_every_examples_step_compiles_for_every_generation(name: str, generation: str) -> None:
@@ -70,7 +70,6 @@ def test_every_examples_step_compiles_for_every_generation(name: str, generation
 
 
 @WITH_LIBTPU
-@pytest.mark.slow
 def test_what_does_not_fit_is_told_in_the_compilers_words() -> None:
     model = keras.Sequential([keras.Input((1024,)), keras.layers.Dense(1024)])
     model.compile("sgd", "mse")

@@ -17,6 +17,8 @@ from hwal_tpu.connect import connect
 from hwal_tpu.node import check_data
 from tests.keras import jobs
 
+pytestmark = pytest.mark.slow  # TensorFlow alone takes seconds to import
+
 NODE = "grpc://10.0.0.2:8470"
 
 

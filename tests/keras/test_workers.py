@@ -14,6 +14,7 @@ from hwal.values import World
 from hwal_keras import workers
 from tests.launch.runs import Run, finish, wait_for
 
+pytestmark = pytest.mark.slow
 FLAGS = ("--device", "cpu", "--precision", "fp32", "--hang-timeout", "off")
 SCRIPT = """
 import keras, hwal
@@ -38,7 +39,6 @@ def lines(job: Run) -> list[dict[str, float]]:
     return [json.loads(line) for line in (job.out / "metrics.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.slow
 def test_two_processes_have_the_curve_of_one(tmp_path: Path) -> None:
     alone, both = run(tmp_path / "1", 2), run(tmp_path / "2", 2)
     assert finish(alone.popen(*FLAGS), 240)[0] == 0
@@ -51,7 +51,6 @@ def test_two_processes_have_the_curve_of_one(tmp_path: Path) -> None:
     assert {path.name for path in (both.out / "checkpoints").iterdir()} == {"step-00000003", "step-00000006"}
 
 
-@pytest.mark.slow
 def test_a_signal_to_hwal_saves_once_and_one_process_goes_on(tmp_path: Path) -> None:
     job = run(tmp_path, 100000)
     process = job.popen(*FLAGS, "-n", "2")

@@ -51,6 +51,7 @@ def rank_file(folder: Path, rank: int, size: int, name: str = "", says: int | No
     torch.save({"model": shard, "shard_metadata": metadata}, folder / f"{name}rank-{rank}-of-{size}.pth")
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path: Path) -> None:
     for rank in range(2):
         rank_file(tmp_path / "ranks", rank, 2, "epoch_3_")
