@@ -101,6 +101,7 @@ def fixed(text: str, code: str) -> str:
     return after
 
 
+@pytest.mark.slow  # TensorFlow alone takes seconds to import
 @pytest.mark.parametrize(("code", "text", "call"), TENSORFLOW, ids=[f"{row[0]}-{i}" for i, row in enumerate(TENSORFLOW)])
 def test_a_fixed_program_computes_the_same(code: str, text: str, call: str) -> None:
     after = fixed(text, code)
