@@ -77,6 +77,7 @@ def explain(rt: SharedTorchRuntime, error: BaseException | None) -> ShortageErro
     told = ShortageError(what, where=_where(rt, left))
     with suppress(Exception):  # there is little memory left to find words in
         told.why = _in_use(rt, error)
+    with suppress(Exception):
         if not following:
             told.hint = _advice(rt, left, text)
         else:

@@ -27,6 +27,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from hwal.errors import DeviceError, WorldError
 from hwal.plan.strategy import is_sharded
+from hwal.resident import peak_resident_bytes, resident_bytes
 from hwal.runtime import Job, Memory
 from hwal.values import AUTO, Decision
 from hwal.watch.spot import Library, Signs
@@ -89,8 +90,6 @@ class TpuTorchRuntime(SharedTorchRuntime):
     def memory(self) -> Memory:
         if (known := xla.memory()) is not None:
             return Memory(known[0], None, known[1], "PJRT")
-        from hwal_torch.resident import peak_resident_bytes, resident_bytes
-
         return Memory(resident_bytes(), peak_resident_bytes(), self.job.hardware.memory_bytes, "procfs")
 
     # before the loop
