@@ -7,7 +7,7 @@ import signal
 import stat
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from time import monotonic
 from types import FrameType
@@ -80,12 +80,12 @@ def release() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers())
 
 
-def leave_to_launcher() -> None:
+def leave_to_launcher(end: Callable[[], Any] = lambda: sys.exit(EXIT_FAILED)) -> None:
     """In the agent between a launcher and its ranks: what reaches all processes of a job would cost the ranks that save at it.
-    Only END, which a launcher sends, ends it, by a SystemExit. No SIG_IGN: the ranks would inherit that."""
+    Only END, which a launcher sends, ends it, by what `end` raises. No SIG_IGN: the ranks would inherit that."""
     for number in numbers():
         signal.signal(number, lambda number, frame: None)
-    signal.signal(END, lambda number, frame: sys.exit(EXIT_FAILED))
+    signal.signal(END, lambda number, frame: end())
 
 
 def ignore() -> None:
@@ -227,7 +227,7 @@ class StopRequest:
         was written, say. Whoever had the signals before has it now, once, since the script may go on for long."""
         number, self._number = self._number, None
         if number is not None:
-            os.kill(os.getpid(), number)
+            signal.raise_signal(number)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._pid:  # a child of the script's inherits the handler, and has nothing to save

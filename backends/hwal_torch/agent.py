@@ -11,16 +11,22 @@ from typing import Any
 
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing.api import SignalException
 
 from hwal.cgroup import Kills, kills
 from hwal.display import tell
 from hwal.env import ROUND, STATE_DIR
 from hwal.host import Host
 from hwal.launch.outcome import Exit, describe, first_failure, read_ended, read_outcomes
-from hwal.preempt import blocked, leave_to_launcher
+from hwal.preempt import END, blocked, leave_to_launcher
 from hwal.shortage import killed
 
 RESTARTS = "restarts"  # in the state folder: a line about each failure after which the world was started again
+
+
+def end() -> None:
+    """What the agent ends by when its launcher says so. At any other exception torch closes the gathering for all machines."""
+    raise SignalException("the launcher ends this machine's part", signal.Signals(END))
 
 
 class Agent(LocalElasticAgent):
@@ -56,7 +62,7 @@ class Agent(LocalElasticAgent):
         self._kills = kills(Host())
         with blocked():  # a rank takes them when it has left its pid
             workers: dict[int, Any] = super()._start_workers(worker_group)
-            leave_to_launcher()  # torch has taken some of them
+            leave_to_launcher(end)  # torch has taken some of them
         return workers
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:

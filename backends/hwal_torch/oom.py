@@ -21,7 +21,6 @@ from hwal.micro_batch import AUTO
 from hwal.plan.strategy import OFFLOAD, is_sharded
 from hwal_torch.blocks import find_blocks
 from hwal_torch.estimate import estimate
-from hwal_torch.shards import local
 
 if TYPE_CHECKING:
     from hwal_torch.loop import Left
@@ -135,14 +134,13 @@ def _in_use(rt: SharedTorchRuntime, error: BaseException | None) -> str:
 
 def _held(rt: SharedTorchRuntime) -> Iterator[tuple[str, int]]:
     """What this rank's tensors take, by kind."""
-    parameters = [local(p) for p in rt.parameters().values()]
-    gradients = [local(p.grad) for p in rt.parameters().values() if p.grad is not None]
+    parameters = list(rt.parameters().values())
     if parameters:
-        yield "parameters", sum(p.nbytes for p in parameters)
-        yield "gradients", sum(g.nbytes for g in gradients)
+        yield "parameters", sum(map(rt.bytes_here, parameters))
+        yield "gradients", sum(rt.bytes_here(p.grad) for p in parameters if p.grad is not None)
     for optimizer in rt.optimizers:
         values = [value for slots in optimizer.state.values() for value in slots.values()]
-        yield type(optimizer).__name__, sum(local(value).nbytes for value in values if isinstance(value, torch.Tensor))
+        yield type(optimizer).__name__, sum(rt.bytes_here(value) for value in values if isinstance(value, torch.Tensor))
 
 
 def _advice(rt: SharedTorchRuntime, left: Left | None, text: str) -> str:
@@ -164,14 +162,15 @@ def _advice(rt: SharedTorchRuntime, left: Left | None, text: str) -> str:
         parts.append("torch.no_grad() around the evaluation, if there is none: it keeps no activations")
     if unit is not None and trains and not settings.grad_checkpoint:
         parts.append(f"{spelled('grad_checkpoint')} (activations are computed twice)")
-    if not is_sharded(strategy) and rt.job.caps.sharding and not (on_host and rt.world_size == 1):
-        world = max(rt.world_size, 2)
+    spmd, devices = rt.job.caps.spmd, len(rt.job.devices) * rt.world_size
+    if not is_sharded(strategy) and rt.job.caps.sharding and not (devices == 1 and (on_host or spmd)):
+        world = max(devices, 2)
         need = estimate(rt.models, rt.optimizers, [find_blocks(m, rt.job.plan.wrap) for m in rt.models]) if rt.models else None
         if need is not None and (share := need.sharded(world)) < need.total:
-            shares = f"{size(share)} of state a rank, not {size(need.total)}"
-            two = "" if rt.world_size > 1 else "-n 2 " if has_flags() else "two ranks and "
+            shares = f"{size(share)} of state on each, not {size(need.total)}"
+            two = "" if devices > 1 else "-n 2 " if has_flags() else "two ranks and "
             parts.append(f"{two}{spelled('strategy', 'fsdp:full')} ({shares})")
-    if is_sharded(strategy) and not strategy.endswith(OFFLOAD) and not on_host:
+    if is_sharded(strategy) and not strategy.endswith(OFFLOAD) and not on_host and not spmd:
         parts.append(f"{spelled('strategy', strategy + OFFLOAD)} (shards wait in the host's memory)")
     if unit is not None and rt.job.plan.precision.value in ("fp32", "tf32"):
         parts.append(f"{spelled('precision', 'bf16')} (activations of half the size)")

@@ -38,6 +38,7 @@ from hwal_torch.precision import Precision
 from hwal_torch.recompute import recompute_blocks
 from hwal_torch.searching import Search
 from hwal_torch.seeding import HostRandom, mix, seed_host
+from hwal_torch.shards import local
 from hwal_torch.stopping import Ending
 from hwal_torch.strategy import Strategy
 from hwal_torch.units import Cut
@@ -316,6 +317,10 @@ class SharedTorchRuntime(TorchRuntime):
         self.loop.resume()
         self.ending.has_saved(folder)
         return folder
+
+    def bytes_here(self, tensor: torch.Tensor) -> int:
+        """What a tensor of the run takes on one device of this rank."""
+        return local(tensor).nbytes
 
     def fetch(self, sets: Mapping[str, Mapping[str, torch.Tensor]]) -> Mapping[str, Mapping[str, torch.Tensor]] | None:
         """The host's copies of what is to be saved, where they are had best, or only, all together; every rank calls it.

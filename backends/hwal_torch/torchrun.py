@@ -20,6 +20,7 @@ from typing import Any
 
 from hwal.display import tell
 from hwal.env import STATE_DIR
+from hwal.errors import EXIT_FAILED
 from hwal.launch.lifeline import AGENT, LAUNCHER, end_with_parent, leave_pid
 from hwal.launch.outcome import Failure
 from hwal.preempt import leave_to_launcher
@@ -49,16 +50,17 @@ def _launch(argv: Sequence[str], state_dir: Path) -> Failure | None:
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
         from torch.distributed.launcher import api
 
-        from hwal_torch.agent import Agent, exit_of, restarts
+        from hwal_torch.agent import Agent, SignalException, end, exit_of, restarts
     except ImportError as error:
         return Failure(agent=f"torch cannot be imported: {error}\n  try:   pip install 'hwal[torch]'", usage=True)
+    leave_to_launcher(end)
     logging.disable(logging.ERROR)  # in this process only: what it would say, hwal says in a few lines
     said = io.StringIO()
     try:
         with redirect_stderr(said):
             args = run.parse_args(list(argv))
-    except SystemExit as end:  # argparse prints its whole usage and, in the last line, what is wrong
-        if not end.code:
+    except SystemExit as refused:  # argparse prints its whole usage and, in the last line, what is wrong
+        if not refused.code:
             return None
         why = said.getvalue().strip().splitlines()[-1].partition("error: ")[2]
         hint = "hwal train --engine torchrun --engine-args=--help … lists them"
@@ -72,6 +74,8 @@ def _launch(argv: Sequence[str], state_dir: Path) -> Failure | None:
     except ChildFailedError as error:
         exits = tuple(exit_of(rank, failure) for rank, failure in sorted(error.failures.items()))
         return Failure(exits, restarts(state_dir))
+    except SignalException:
+        sys.exit(EXIT_FAILED)
     except Exception as error:
         return Failure(agent=_explain(error, args))
     return None

@@ -50,8 +50,9 @@ class Part:
     start: int | None = None
 
 
-def consolidate(folder: Path, out: Path) -> int:
-    """Writes `out`/model.safetensors; returns how many tensors are in it. Raises CheckpointError, OSError."""
+def consolidate(folder: Path, out: Path) -> tuple[int, list[str]]:
+    """Writes model.safetensors into `out`, a large model in several files with an index; returns how many tensors there are
+    and the files' names. Raises CheckpointError, OSError."""
     paths = find(folder)
     ranks = [_load(path, rank, len(paths)) for rank, path in enumerate(paths)]
     models: list[Mapping[str, torch.Tensor]] = [saved["model"] for saved in ranks]
@@ -62,7 +63,14 @@ def consolidate(folder: Path, out: Path) -> int:
                 where=str(path),
                 hint="all ranks' files must be of one save of one model",
             )
-    parts = dict(parts_of(models[0], ranks[0]["shard_metadata"]))
+    try:
+        parts = dict(parts_of(models[0], ranks[0]["shard_metadata"]))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(
+            f"its shard_metadata does not describe its model: {type(error).__name__}: {error}",
+            where=str(paths[0]),
+            hint="save {'model': model.state_dict(), 'shard_metadata': model.get_shard_metadata()} of one model at one moment",
+        ) from None
     layout = Layout("model", parts)
     out.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".consolidate-", dir=out) as aside:  # so that a file which is there is whole
@@ -70,9 +78,16 @@ def consolidate(folder: Path, out: Path) -> int:
         with Writer(Path(aside), layout.slots) as writer:
             for name, part in parts.items():
                 writer.write(name, assemble(models, part))
-        for file in Path(aside).iterdir():
-            file.replace(out / file.name)
-    return len(parts)
+        files = sorted(file.name for file in Path(aside).iterdir())
+        if others := sorted({path.name for path in out.glob("model*.safetensors*")} - set(files)):
+            raise CheckpointError(
+                f"there are files of another model already: {', '.join(others)}",
+                where=str(out),
+                hint="another OUT, or remove them: who loads the folder would find both",
+            )
+        for name in files:
+            (Path(aside) / name).replace(out / name)
+    return len(parts), files
 
 
 def find(folder: Path) -> list[Path]:
@@ -115,7 +130,8 @@ def _load(path: Path, rank: int, size: int) -> Mapping[str, Any]:
             why="how the parts make a whole stands in the metadata alone",
             hint="save {'model': model.state_dict(), 'shard_metadata': model.get_shard_metadata()}",
         )
-    says = saved["shard_metadata"]["rank"], saved["shard_metadata"]["world_size"]
+    metadata = saved["shard_metadata"] if isinstance(saved["shard_metadata"], dict) else {}
+    says = metadata.get("rank"), metadata.get("world_size")
     if says != (rank, size):
         raise CheckpointError(
             "it was saved by rank {} of {}, and its name says another".format(*says),
@@ -176,14 +192,14 @@ def main(argv: Sequence[str]) -> int:
         return EXIT_USAGE
     folder, out = Path(argv[0]), Path(argv[-1])
     try:
-        count = consolidate(folder, out)
+        count, files = consolidate(folder, out)
     except HwalError as error:
         tell("\n".join(told(error)))
         return EXIT_FAILED
     except OSError as error:
         tell("\n".join(told(CheckpointError(f"{error.strerror or error}", where=str(error.filename or out)))))
         return EXIT_FAILED
-    tell(f"hwal: {count} tensors in {out / 'model.safetensors'}")
+    tell(f"hwal: {count} tensors in {out}: {', '.join(files)}")
     return EXIT_OK
 
 

@@ -163,7 +163,7 @@ class FullyShardV1(Placed):
         used = [parameter for parameter, ranks in zip(self._numbers, flags, strict=True) if ranks]
         for parameter in used:
             if parameter.grad is None:  # other ranks used it
-                parameter.grad = torch.zeros_like(parameter)
+                parameter.grad = xla.zeros_of(parameter)
         xla.add_up([gradient for parameter in used if (gradient := parameter.grad) is not None])
 
     def check(self, optimizer: torch.optim.Optimizer) -> None:
@@ -200,7 +200,7 @@ class FullyShardV1(Placed):
 
     # saves
 
-    def on_disk(self, fetched: Tensors, sets: Tensors, optimizers: list[torch.optim.Optimizer]) -> Tensors:
+    def as_parts(self, fetched: Tensors, sets: Tensors, optimizers: list[torch.optim.Optimizer]) -> Tensors:
         """What a checkpoint is made of: of each tensor that is cut, in place of the host's copy of this rank's rows, the whole
         of which they are a part. `sets`: the tensors that were fetched."""
         shapes = {name: dict(self._cut_in(tensors)) for name, tensors in sets.items()}
@@ -239,7 +239,8 @@ class FullyShardV1(Placed):
         """The ranks in the order of their ordinals, which is that of the rows they have; None in a world of one."""
         if self._channel.size == 1:
             return None
-        return DeviceMesh("cpu", self._channel.gather(xla.ordinal()))
+        ordinals = self._channel.gather(xla.ordinal())
+        return DeviceMesh("cpu", sorted(range(len(ordinals)), key=ordinals.__getitem__))  # the rank at each ordinal
 
 
 class _Stem(nn.Module):

@@ -178,7 +178,8 @@ def _one_of_several(plan: Plan, world: World, host: Host, mine: Sequence[Device]
             hint="HWAL_TPU_METADATA=1 asks the metadata server; or set TPU_WORKER_HOSTNAMES and TPU_WORKER_ID",
         )
     worker = part.worker if part.worker is not None and len(hosts) > 1 else world.rank // plan.local_size
-    chip_bounds = part.chip_bounds or BOUNDS.get(plan.local_size, (plan.local_size, 1, 1))
+    whole = plan.local_size == len(find(host))  # what is known of the host's chips is of all of them
+    chip_bounds = (part.chip_bounds if whole else None) or BOUNDS.get(plan.local_size, (plan.local_size, 1, 1))
     host_bounds = part.host_bounds if part.host_bounds and len(hosts) > 1 else (1, 1, len(hosts))
     ports = range(LIBTPU_PORT, LIBTPU_PORT + plan.local_size)
     places = _places(host, mine)

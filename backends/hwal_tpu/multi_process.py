@@ -66,7 +66,7 @@ class MultiProcessTorchRuntime(TpuTorchRuntime):
 
     def fetch(self, sets: Mapping[str, Mapping[str, torch.Tensor]]) -> Mapping[str, Mapping[str, torch.Tensor]]:
         if self.strategy.sharded:
-            return cast(Any, self.strategy).on_disk(super().fetch(sets), sets, self.optimizers)  # type: ignore[no-any-return]
+            return cast(Any, self.strategy).as_parts(super().fetch(sets), sets, self.optimizers)  # type: ignore[no-any-return]
         return super().fetch(sets) if self.is_main else {name: {} for name in sets}  # rank 0 writes
 
 
@@ -122,7 +122,7 @@ class Replicated(Placed):
         used = [parameter for parameter, ranks in zip(self._parameters, flags, strict=True) if ranks]
         for parameter in used:
             if parameter.grad is None:  # other ranks used it
-                parameter.grad = torch.zeros_like(parameter)
+                parameter.grad = xla.zeros_of(parameter)
         xla.add_up([gradient for parameter in used if (gradient := parameter.grad) is not None])
 
     def check(self, optimizer: torch.optim.Optimizer) -> None:

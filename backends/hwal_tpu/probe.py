@@ -1,6 +1,7 @@
 """Host -> Probe: the chips on PCI, the slice that they are part of, and what stands between them and this process.
 
-A TPU Node (a TPU of another machine, reached by gRPC) is named, and blocked: PJRT drives chips of its own machine only.
+A TPU Node (a TPU of another machine, reached by gRPC) is named, and for torch blocked: PJRT drives chips of its own machine
+only.
 """
 
 from __future__ import annotations

@@ -131,6 +131,9 @@ class TpuTorchRuntime(SharedTorchRuntime):
         self._check(settle=True)
 
     def to_device(self, batch: Any) -> Any:
+        if isinstance(batch, Mapping) and not isinstance(batch, dict):  # a tokenizer's BatchEncoding: a leaf to pytree
+            kind: Any = type(batch)
+            return kind(self.to_device(dict(batch)))
         leaves, spec = tree_flatten(batch)
         places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu"]
         for i, tensor in zip(places, self.send([leaves[i] for i in places]), strict=True):
@@ -177,7 +180,7 @@ class TpuTorchRuntime(SharedTorchRuntime):
         try:
             if error is None:
                 self._check(settle=True)
-            else:
+            elif xla.process_count() == 1:  # others may not come to the same reading
                 with suppress(RuntimeError):  # the device may be what failed
                     self.lates.settle()
             for line in self.graphs.summary(self.progress.step):
@@ -188,6 +191,9 @@ class TpuTorchRuntime(SharedTorchRuntime):
             if slow := xla.on_host():
                 counted = ", ".join(f"{name.removeprefix('aten::')} {count} times" for name, count in slow.items())
                 self.say(f"XLA has no {counted}: the host computed that, and each time the device waited")
+        except BaseException as found:
+            error = error or found
+            raise
         finally:
             super().end(error)
 
@@ -280,6 +286,9 @@ class SpmdTorchRuntime(TpuTorchRuntime):
 
     def send(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         return self.mesh.send(tensors, cut=True)
+
+    def bytes_here(self, tensor: torch.Tensor) -> int:
+        return -(-tensor.nbytes // xla.device_count()) if xla.is_cut(tensor) else tensor.nbytes
 
     def step(self, optimizer: torch.optim.Optimizer, clip: float | None = None) -> bool:
         done = super().step(optimizer, clip)

@@ -1,4 +1,5 @@
-"""PyTorch/XLA as the runtime uses it. What is private there is touched in this file alone; tested with torch_xla 2.8.1.
+"""PyTorch/XLA as the runtime uses it. What is private there is touched in this file, and of its FSDP v1 in fsdp_v1.py; tested
+with torch_xla 2.8.1.
 
 Private: `_XLAC._xla_tensors_from_aten` (sends tensors cut for the devices, as torch_xla's own device loader does),
 `_XLAC._xla_get_cpu_tensors` (fetches many at once), `_XLAC._get_xla_sharding_spec` (how a tensor is cut).
@@ -84,7 +85,7 @@ class Mesh:
 
 def is_cut(tensor: torch.Tensor) -> bool:
     """Whether a tensor lies in parts on the devices."""
-    return bool(torch_xla._XLAC._get_xla_sharding_spec(tensor))
+    return tensor.device.type == "xla" and bool(torch_xla._XLAC._get_xla_sharding_spec(tensor))
 
 
 def share_of(tensor: torch.Tensor) -> int:
@@ -202,5 +203,16 @@ def add_up(tensors: Sequence[torch.Tensor]) -> None:
 
 
 def broadcast(tensors: Sequence[torch.Tensor], root: int) -> None:
-    """Overwrites tensors with those of the process whose ordinal is `root`, within the graph; every process calls it."""
-    xm.collective_broadcast(list(tensors), root)
+    """Overwrites tensors with those of the process whose ordinal is `root`, within the graph; every process calls it.
+
+    torch_xla's own multiplies the others by 0, and a NaN of theirs would stay one.
+    """
+    (mine,) = send([torch.tensor(ordinal() == root)])  # data, so that all processes compile the same graph
+    for tensor in tensors:
+        tensor.copy_(torch.where(mine, tensor, torch.zeros_like(tensor)))
+    add_up(tensors)
+
+
+def zeros_of(parameter: torch.Tensor) -> torch.Tensor:
+    """A gradient for a parameter that another process has used, as data: a constant would make this one's graph another."""
+    return send([torch.zeros(parameter.shape, dtype=parameter.dtype)])[0]

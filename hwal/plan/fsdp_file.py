@@ -192,6 +192,9 @@ def _processes(keys: Keys) -> int | None:
         )
     if total is None or total < 1:
         return None
+    if keys.for_xla:
+        keys.note(f"num_processes {total}: one process drives all TPU chips of a host; -n {total} asks for a process a chip")
+        return None
     if total % machines:
         raise UsageError(
             f"{total} processes are not equally many on {machines} machines",

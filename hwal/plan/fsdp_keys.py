@@ -112,7 +112,9 @@ class Keys:
             if known in self._spelled:
                 raise self.contradiction(self._spelled[known], str(key))
             self._values[known], self._spelled[known] = value, str(key)
-        says = str(outer.get("distributed_type")).upper() == "FSDP" or bool(inner)
+        kind = str(outer.get("distributed_type")).upper()
+        self.for_xla = kind in ("XLA", "TPU") or any(self._values.get(key) is True for key in ("xla", "xla_fsdp_v2"))
+        says = kind == "FSDP" or bool(inner)
         if not says and not {*TAKEN, *IMPLIED, *ELSEWHERE} & set(self._values):
             raise UsageError(
                 "the file configures no FSDP",

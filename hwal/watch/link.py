@@ -17,6 +17,7 @@ from typing import Any
 from hwal.values import LOOPBACK
 
 CONNECT = 5.0  # seconds
+LAST_WORD = 0.5  # seconds
 LONGEST = 1 << 16  # bytes of a message
 KEEP_ALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}  # a machine that is lost closes nothing
 
@@ -49,6 +50,12 @@ class Line:
             if not self._unsent:
                 data = json.dumps(message).encode() + b"\n"
                 self._unsent = data[self.socket.send(data) :]
+
+    def send_last(self, message: Mapping[str, Any]) -> None:
+        """What must not be dropped, since nothing follows: waits a moment for the other end to take it."""
+        with self._sending, suppress(OSError):
+            self.socket.settimeout(LAST_WORD)
+            self.socket.sendall(self._unsent + json.dumps(message).encode() + b"\n")
 
     def received(self) -> Iterator[dict[str, Any]]:
         """The messages that have come; marks the line closed at its end."""
@@ -108,10 +115,10 @@ class Hub:
                 if line.rank is not None:
                     yield line.rank, {}
 
-    def tell(self, message: Mapping[str, Any]) -> None:
-        for line in self.lines.values():
+    def tell(self, message: Mapping[str, Any], last: bool = False) -> None:
+        for line in list(self.lines.values()):  # the watch's thread may hear of another meanwhile
             if not line.closed:
-                line.send(message)
+                (line.send_last if last else line.send)(message)
 
     def close(self) -> None:
         for line in self.lines.values():

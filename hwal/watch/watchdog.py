@@ -118,7 +118,7 @@ class Watchdog:
                 self._look_once()
         except Exception as error:  # whatever it is, the run goes on; a line that closes without a word is a rank that is lost
             why = f"{type(error).__name__}: {error}"
-            self._send({"apart": why})
+            self._send({"apart": why}, last=True)
             self._owner.tell(f"note: rank {self._member.rank} stands apart from the watch over hangs from here on: {why}")
         finally:
             self._watched.close()
@@ -141,13 +141,13 @@ class Watchdog:
 
     # what the ranks tell each other
 
-    def _send(self, message: Mapping[str, Any]) -> None:
-        """To rank 0, and from there to all."""
+    def _send(self, message: Mapping[str, Any], last: bool = False) -> None:
+        """To rank 0, and from there to all. `last`: nothing follows, so that it must not be dropped."""
         link = self._link
         if isinstance(link, Hub):
-            link.tell(message)
+            link.tell(message, last)
         elif link is not None:
-            link.line.send(message)
+            (link.line.send_last if last else link.line.send)(message)
 
     def _hear(self, beat: Beat) -> float:
         """Tells of itself and hears of the others, for the time of one look; returns how long that took."""

@@ -85,6 +85,16 @@ def test_what_the_trainer_takes() -> None:
     assert (read(with_more).precision, read(with_more).strategy) == ("bf16", "fsdp:grad-op")
 
 
+@pytest.mark.parametrize("document", [{"distributed_type": "XLA", "fsdp_config": {"fsdp_version": 2}}, TRAINER])
+def test_processes_are_not_chips(document: dict[str, Any]) -> None:
+    """accelerate counts chips, of which one process drives all."""
+    file = read({**document, "num_processes": 8})
+    assert file.processes is None
+    assert file.notes == (
+        "f.json: num_processes 8: one process drives all TPU chips of a host; -n 8 asks for a process a chip",
+    )
+
+
 @pytest.mark.parametrize(
     ("settings", "note"),
     [

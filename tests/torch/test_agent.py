@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerState
+from torch.distributed.elastic.multiprocessing import api
 
+from hwal import preempt
 from hwal.cgroup import Kills
 from hwal.env import STATE_DIR
 from hwal.host import RecordedHost, Recording
@@ -57,3 +60,17 @@ def test_a_killed_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: 
     died = SimpleNamespace(pid=12, exitcode=-9, timestamp=2)
     said = one._why(RunResult(WorkerState.FAILED, failures={1: died}), 2)  # type: ignore[dict-item]
     assert said == f"hwal: rank 1 of 2 on cpu:0 {words}"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_the_launchers_signal_leaves_the_gathering_to_other_machines() -> None:
+    """torch keeps a gathering open for the others at this exception alone."""
+    before = {number: signal.getsignal(number) for number in (*preempt.numbers(), preempt.END)}
+    try:
+        preempt.leave_to_launcher(agent.end)
+        signal.raise_signal(signal.SIGTERM)  # a scheduler's, to all processes of the job
+        with pytest.raises(api.SignalException):
+            signal.raise_signal(preempt.END)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

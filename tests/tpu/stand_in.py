@@ -1,7 +1,7 @@
 """A stand-in for chips that meet: torch_xla's collectives over gloo, since XLA's CPU platform has none between processes.
 
 Only for tests, and in this file alone: `StandIn` is the multi-process runtime with these collectives under it. A rank's
-ordinal is not its number here, as PJRT reserves the right to have it: the last rank comes first.
+ordinal is not its number here, as PJRT reserves the right to have it: the last rank comes first, the first second.
 """
 
 from __future__ import annotations
@@ -33,6 +33,13 @@ class Sharded(StandIn):
         return Decision("fsdp:full", "for the test"), None
 
 
+class Gathered(StandIn):
+    """The same, whose blocks stay gathered from forward to backward."""
+
+    def decide_strategy(self) -> tuple[Decision, str | None]:
+        return Decision("fsdp:grad-op", "for the test"), None
+
+
 class Reads:
     """Attributes:
     count: how often the stand-in has read from the device, which chips that meet need not.
@@ -48,7 +55,7 @@ class Reads:
 
 def install(rank: int, size: int) -> None:
     """Has torch_xla take itself to be one of `size` processes. The host waits in each collective."""
-    ordinal = size - 1 - rank
+    ordinal = (rank + 1) % size
 
     def all_reduce(kind: str, inputs: Any, scale: float = 1.0, groups: Any = None, pin_layout: bool = True) -> Any:
         assert (kind, groups) == (xm.REDUCE_SUM, None)
@@ -64,7 +71,7 @@ def install(rank: int, size: int) -> None:
         mine = Reads.read(value)
         parts = [torch.empty_like(mine) for _ in range(size)]
         dist.all_gather(parts, mine)
-        return torch.cat(parts[::-1]).to(value.device)
+        return torch.cat([*parts[-1:], *parts[:-1]]).to(value.device)  # in the order of ordinals
 
     def reduce_scatter(kind: str, value: torch.Tensor, scale: float, scatter_dim: int, shard_count: int, **_: Any) -> Any:
         assert (kind, scatter_dim, shard_count) == (xm.REDUCE_SUM, 0, size)

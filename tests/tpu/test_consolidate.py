@@ -33,7 +33,7 @@ def test_as_torch_xla_does_it(tmp_path: Path, size: int) -> None:
     assert outcome.error is None, outcome.error
     before = v1_files.model().state_dict()
     for kind, theirs in outcome.result.items():
-        assert consolidate(tmp_path / kind, tmp_path / kind / "out") == len(before)
+        assert consolidate(tmp_path / kind, tmp_path / kind / "out") == (len(before), ["model.safetensors"])
         ours = load_file(tmp_path / kind / "out" / "model.safetensors")
         for other in (theirs, before):
             assert ours.keys() == other.keys(), kind
@@ -58,7 +58,7 @@ def test_the_command(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "hwal_tpu.consolidate", str(tmp_path / "ranks")], capture_output=True, text=True, check=True
     )
-    assert f"1 tensors in {tmp_path / 'ranks' / 'model.safetensors'}" in done.stderr
+    assert f"1 tensors in {tmp_path / 'ranks'}: model.safetensors" in done.stderr
     assert torch.equal(load_file(tmp_path / "ranks" / "model.safetensors")["weight"], torch.arange(6.0).view(2, 3))
 
 
@@ -121,3 +121,20 @@ def test_an_older_file_survives_a_failure(tmp_path: Path, monkeypatch: pytest.Mo
     assert main([str(tmp_path)]) == 1
     assert load_file(tmp_path / "model.safetensors")["weight"].shape == (1,)
     assert not list(tmp_path.glob(".consolidate-*"))
+
+
+def test_metadata_that_describes_another_model(tmp_path: Path) -> None:
+    rank_file(tmp_path, 0, 1)
+    path = tmp_path / "rank-0-of-1.pth"
+    saved = torch.load(path, weights_only=True)
+    torch.save({**saved, "shard_metadata": {**saved["shard_metadata"], "shard_info": {}}}, path)
+    with pytest.raises(CheckpointError, match="its shard_metadata does not describe its model: KeyError"):
+        consolidate(tmp_path, tmp_path)
+
+
+def test_files_of_another_model_are_not_mixed_with(tmp_path: Path) -> None:
+    for rank in range(2):
+        rank_file(tmp_path, rank, 2)
+    (tmp_path / "model-00001-of-00002.safetensors").touch()
+    with pytest.raises(CheckpointError, match=r"files of another model already: model-00001-of-00002\.safetensors"):
+        consolidate(tmp_path, tmp_path)

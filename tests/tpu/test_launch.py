@@ -107,6 +107,9 @@ def test_a_process_a_chip() -> None:
         "PJRT_LOCAL_PROCESS_COUNT": "4",
     }
     assert of_rank("tpu-v5e-8", 7, 8)["TPU_PROCESS_BOUNDS"] == "2,4,1"
+    part = planned(HOSTS["tpu-v5e-8"], "tpu:4,5,6,7", 4)
+    told = backend.rank_environment(part, World(1, 4, 1, 4, "torchrun"), HOSTS["tpu-v5e-8"])
+    assert (told["TPU_PROCESS_BOUNDS"], told["TPU_VISIBLE_CHIPS"]) == ("2,2,1", "5")
 
 
 def test_a_process_a_chip_has_a_runtime_of_its_own() -> None:

@@ -21,20 +21,15 @@ from hwal_torch.harness import Outcome, run_world  # noqa: E402
 from hwal_torch.suite.base import largest_difference, losses_of  # noqa: E402
 from hwal_torch.suite.jobs import Trial  # noqa: E402
 from hwal_torch.suite.layouts import build_apart, train_normed, train_sometimes  # noqa: E402
-from hwal_torch.suite.tasks import train  # noqa: E402
+from hwal_torch.suite.tasks import evaluate, train  # noqa: E402
 from hwal_tpu.multi_process import MultiProcessTorchRuntime  # noqa: E402
 
 from . import jobs  # noqa: E402
-from .stand_in import Sharded, StandIn  # noqa: E402
+from .stand_in import Gathered, Sharded, StandIn  # noqa: E402
 
 # The stand-in's collectives each end a graph, so that these compile some seventy in place of five.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 SAME = 1e-5  # relative, of fp32 losses: other kernels add in another order
-
-
-@pytest.fixture(autouse=True)
-def _quick_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
 
 
 def run(size: int, task: Any, *args: Any, folder: Path, runtime: Any = StandIn, **settings: Any) -> list[Outcome]:
@@ -76,15 +71,18 @@ SHARDED = {
     "tied weights, accumulation": (Trial(text=True, epochs=2, optimizer="momentum"), {"micro_batch": 2}),
     "recomputed blocks": (Trial(blocks=2, epochs=1), {"grad_checkpoint": True}),
 }
+GATHERED = (Trial(blocks=2, epochs=1), {})  # under fsdp:grad-op
 
 
-@pytest.mark.parametrize("name", SHARDED)
-def test_the_curve_of_one_process_sharded(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("runtime", "job"), [*((Sharded, job) for job in SHARDED.values()), (Gathered, GATHERED)], ids=[*SHARDED, "grad-op"]
+)
+def test_the_curve_of_one_process_sharded(tmp_path: Path, runtime: Any, job: Any) -> None:
     """FSDP v1 by torch_xla's class, alone and as two ranks."""
-    trial, settings = SHARDED[name]
+    trial, settings = job
     results(1, train, trial, folder=tmp_path / "cpu", runtime=None, **settings)
     for size in (1, 2):
-        results(size, train, trial, folder=tmp_path / str(size), runtime=Sharded, **settings)
+        results(size, train, trial, folder=tmp_path / str(size), runtime=runtime, **settings)
         assert largest_difference(losses_of(tmp_path / str(size)), losses_of(tmp_path / "cpu")) < SAME, size
 
 
@@ -118,9 +116,9 @@ def test_an_optimizer_that_looks_across_rows_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_goes_on_in_every_world(tmp_path: Path) -> None:
-    """Saved within an epoch, with its optimizer and schedule: by one process, then in shards, then by two whole copies."""
+    """Saved within an epoch, with its optimizer and schedule: by one process, in three ranks' shards, by two whole copies."""
     trial = Trial(rows=25, blocks=2, epochs=2)
-    stages = [("cpu", 1, None, 2), ("sharded", 2, Sharded, 4), ("copies", 2, StandIn, 6), ("in the end", 1, None, None)]
+    stages = [("cpu", 1, None, 2), ("sharded", 3, Sharded, 4), ("copies", 2, StandIn, 6), ("in the end", 1, None, None)]
     before, done = None, 0
     for name, size, runtime, save_at in stages:
         folder = tmp_path / name
@@ -146,8 +144,16 @@ def test_ranks_begin_and_evaluate_with_one_model(tmp_path: Path) -> None:
     assert all(torch.equal(second[name], value) for name, value in first.items())
 
 
-def test_a_signal_to_one_rank_ends_all_at_one_step(tmp_path: Path) -> None:
-    outcomes = run(2, train, Trial(stop_at=3), folder=tmp_path)
+def test_evaluating_in_shards(tmp_path: Path) -> None:
+    """Ranks gather parameters together in an evaluation too, whose batches end unequally."""
+    (alone,) = results(1, evaluate, Trial(epochs=1), folder=tmp_path / "cpu", runtime=None, micro_batch=2)
+    for rank in results(2, evaluate, Trial(epochs=1), folder=tmp_path / "two", runtime=Sharded, micro_batch=2):
+        assert largest_difference(rank["losses"], alone["losses"]) < SAME
+
+
+@pytest.mark.parametrize("runtime", [StandIn, Sharded])
+def test_a_signal_to_one_rank_ends_all_at_one_step(tmp_path: Path, runtime: Any) -> None:
+    outcomes = run(2, train, Trial(stop_at=3), folder=tmp_path, runtime=runtime)
     assert [outcome.exit_code for outcome in outcomes] == [EXIT_PREEMPTED] * 2, outcomes
     word = json.loads((tmp_path / "preempted.json").read_text())
     assert word["step"] == len(losses_of(tmp_path)) in (3, 4)
