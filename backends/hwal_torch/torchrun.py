@@ -47,10 +47,11 @@ def _launch(argv: Sequence[str], state_dir: Path) -> Failure | None:
     """None when every rank ended with exit code 0."""
     try:
         from torch.distributed import run
+        from torch.distributed.elastic.multiprocessing.api import SignalException
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
         from torch.distributed.launcher import api
 
-        from hwal_torch.agent import Agent, SignalException, end, exit_of, restarts
+        from hwal_torch.agent import Agent, end, exit_of, restarts
     except ImportError as error:
         return Failure(agent=f"torch cannot be imported: {error}\n  try:   pip install 'hwal[torch]'", usage=True)
     leave_to_launcher(end)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import UserDict
 from typing import Any
 
 import torch
@@ -152,3 +153,24 @@ def compiling(rt: Any) -> bool:
     rt.lay_out()
     torch_xla._XLAC._xla_step_marker = step_marker
     return seen == [True]
+
+
+def wrapped(rt: Any) -> tuple[str, list[str]]:
+    """The kind of a batch that is a mapping of another kind, as a tokenizer gives it, and where its tensors are."""
+
+    def collate(rows: list[torch.Tensor]) -> UserDict[str, torch.Tensor]:
+        return UserDict({"x": torch.stack(rows), "y": torch.ones(len(rows))})
+
+    with rt.scope():
+        model = nn.Linear(4, 1)
+    rt.prepare(model)
+    (batch,) = rt.feed(DataLoader([torch.ones(4)] * 8, batch_size=8, collate_fn=collate), train=False)
+    model(batch["x"])
+    return type(batch).__name__, [tensor.device.type for tensor in batch.values()]
+
+
+def spread(rt: Any) -> list[float]:
+    """What all ranks have of a number that is the rank's, and no number on the others than rank 0, once rank 0's is shared."""
+    own = torch.tensor([5.0 if rt.rank == 0 else float("nan")], device=rt.device)
+    rt.collectives.share(own)
+    return own.tolist()  # type: ignore[no-any-return]

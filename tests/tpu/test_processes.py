@@ -135,6 +135,10 @@ def test_what_one_rank_uses_alone_is_trained_on_all(tmp_path: Path) -> None:
             assert torch.allclose(weights[name], value, atol=1e-5), name
 
 
+def test_what_is_no_number_on_other_ranks_is_not_spread(tmp_path: Path) -> None:
+    assert results(2, jobs.spread, folder=tmp_path) == [[5.0], [5.0]]
+
+
 def test_ranks_begin_and_evaluate_with_one_model(tmp_path: Path) -> None:
     """Weights that each rank made by itself, and running statistics, are rank 0's."""
     ranks = results(2, build_apart, folder=tmp_path / "apart")

@@ -158,3 +158,7 @@ def test_shards_are_the_compilers_to_gather(tmp_path: Path) -> None:
 def test_strategies_that_xla_does_not_have(tmp_path: Path, strategy: str) -> None:
     with pytest.raises(PlanError, match="on a TPU parameters are cut over all devices and stay there"):
         run("tpu:cpu:2", train, Trial(), folder=tmp_path, strategy=strategy)
+
+
+def test_a_batch_that_is_a_mapping_of_another_kind_is_sent(tmp_path: Path) -> None:
+    assert result("tpu:cpu", jobs.wrapped, folder=tmp_path) == ("UserDict", ["xla", "xla"])
