@@ -102,8 +102,8 @@ def run_world(
                 run_dir,
                 task,
                 args,
-                runtime,
                 answers,
+                runtime,
             ),
         )
         for rank in ranks
@@ -145,8 +145,8 @@ def _rank(
     run_dir: Path,
     task: Task,
     args: tuple[Any, ...],
-    runtime: type[Any] | None,
     answers: Any,
+    runtime: type[Any] | None = None,
 ) -> None:
     def answer(**what: Any) -> None:  # plain pickle: torch's own would share memory with a process that is about to end
         answers.put(pickle.dumps(Outcome(rank, **what)))

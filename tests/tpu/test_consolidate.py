@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -55,9 +56,9 @@ def rank_file(folder: Path, rank: int, size: int, name: str = "", says: int | No
 def test_the_command(tmp_path: Path) -> None:
     for rank in range(2):
         rank_file(tmp_path / "ranks", rank, 2, "epoch_3_")
-    done = subprocess.run(
-        [sys.executable, "-m", "hwal_tpu.consolidate", str(tmp_path / "ranks")], capture_output=True, text=True, check=True
-    )
+    command = [sys.executable, "-m", "hwal_tpu.consolidate", str(tmp_path / "ranks")]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
     assert f"1 tensors in {tmp_path / 'ranks'}: model.safetensors" in done.stderr
     assert torch.equal(load_file(tmp_path / "ranks" / "model.safetensors")["weight"], torch.arange(6.0).view(2, 3))
 
