@@ -12,13 +12,17 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-PACKAGES = {"hwal", "hwal_cpu", "hwal_null", "hwal_torch", "hwal_tpu"}
+PACKAGES = {"hwal", "hwal_cpu", "hwal_cuda", "hwal_keras", "hwal_null", "hwal_rocm", "hwal_torch", "hwal_tpu"}
 MUST = {
     "hwal/py.typed",
     "hwal/testing/__init__.py",
     "hwal_cpu/probe.py",
     "hwal_cpu/torch_runtime.py",
+    "hwal_cuda/probe.py",
+    "hwal_keras/recipe.py",
+    "hwal/lint/tables/kernels.py",
     "hwal_null/probe.py",
+    "hwal_rocm/probe.py",
     "hwal_torch/recipe.py",
     "hwal_torch/testing.py",
     "hwal_tpu/probe.py",
