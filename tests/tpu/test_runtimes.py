@@ -1,4 +1,4 @@
-"""The runtime suite on XLA's CPU platform, all but its part on memory: XLA frees late. Run in XLA's environment."""
+"""The runtime suite on XLA's CPU platform. Run in XLA's environment."""
 
 from __future__ import annotations
 
@@ -7,22 +7,20 @@ import pytest
 pytest.importorskip("torch_xla", reason="torch_xla is in the environment of ci/xla.txt")
 
 from hwal_torch.suite.checkpoints import CheckpointTests
-from hwal_torch.suite.curves import CurveTests
 from hwal_torch.suite.failures import FailureTests
-from hwal_torch.suite.hangs import HangTests
 from hwal_torch.suite.outputs import OutputTests
 from hwal_torch.suite.stops import StopTests
-from hwal_torch.suite.strategies import StrategyTests
 from hwal_torch.suite.worlds import WorldTests
+from hwal_torch.testing import RuntimeSuite as Suite
 
 
-class Parts(WorldTests, CurveTests, CheckpointTests, StrategyTests, FailureTests, StopTests, HangTests, OutputTests):
-    """tests/tpu/test_memory.py has the rest."""
+class TestFourDevices(Suite):
+    """tests/tpu/test_memory.py has what is left out of its part on memory."""
 
-
-class TestOneDevice(Parts):
-    device = "tpu:cpu"
-
-
-class TestFourDevices(Parts):
     device = "tpu:cpu:4"
+
+
+class TestOneDevice(WorldTests, CheckpointTests, FailureTests, StopTests, OutputTests):
+    """Curves and strategies of one device are in test_training; `hwal selftest --device tpu:cpu` runs all."""
+
+    device = "tpu:cpu"

@@ -35,6 +35,11 @@ def finish(command: list[str], folder: Path, variables: Mapping[str, str]) -> tu
 class MemoryTests(Suite):
     """The search for a micro-batch, and what is said of memory that ran short."""
 
+    @pytest.fixture(autouse=True)
+    def _memory_is_free_at_once(self) -> None:
+        if self.resolved[0].caps.spmd:
+            pytest.skip(f"{self.device} works behind the script and frees late: which size fits first, nobody can say")
+
     def train(
         self, folder: Path, size: int, *arguments: float, out: str = "run", micro_batch: str = "auto", strategy: str = "auto"
     ) -> tuple[int, str]:
