@@ -254,4 +254,5 @@ def test_machines_that_know_their_world_train_together(tmp_path: Path) -> None:
     ]
     said = [host.communicate(timeout=120) for host in hosts]
     assert [host.returncode for host in hosts] == [0, 0], said
-    assert [out for out, _ in said] == [f"{rank} slice 0.5 out\n" for rank in range(2)]
+    last = [out.splitlines()[-1] for out, _ in said]  # torch 2.8's gloo prints there too
+    assert last == [f"{rank} slice 0.5 out" for rank in range(2)]
