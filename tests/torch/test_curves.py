@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +33,12 @@ def results(size: int, task: Any, *args: Any, folder: Path, settings: Settings =
 @slow
 @pytest.mark.parametrize(
     ("strategy", "grid"),
-    [("ddp", [*product((1, 2, 3, 4), (1, 2, 4))][1:]), ("fsdp:full", [(2, 1), (3, 4), (4, 2)])],
+    [("ddp", [(1, 4), (2, 2), (3, 1), (4, 4)]), ("fsdp:full", [(3, 4), (4, 2)])],
     ids=["ddp", "fsdp:full"],
 )
 def test_two_hundred_steps(tmp_path: Path, strategy: str, grid: list[tuple[int, int]]) -> None:
-    """Worlds 1 to 4 by accumulation 1, 2, 4, ragged ends, lengths that vary: within 1e-6 over 200 steps."""
+    """Worlds 1 to 4, accumulation, ragged ends, lengths that vary: within 1e-6 over 200 steps (tests/bench/curve.py has the
+    whole grid, the suite all of it over fewer steps)."""
     trial = Trial(rows=103, batch=48, text=True, optimizer="momentum", epochs=None, steps=200, clip=0.3)
     results(1, train, trial, folder=tmp_path / "one")
     losses = losses_of(tmp_path / "one")
