@@ -160,11 +160,7 @@ class FullyShardV1(Placed):
         return [float(parameter.grad is not None) for parameter in self._numbers]
 
     def reduced(self, flags: list[float]) -> None:
-        used = [parameter for parameter, ranks in zip(self._numbers, flags, strict=True) if ranks]
-        for parameter in used:
-            if parameter.grad is None:  # other ranks used it
-                parameter.grad = xla.zeros_of(parameter)
-        xla.add_up([gradient for parameter in used if (gradient := parameter.grad) is not None])
+        xla.add_up_gradients(self._numbers, flags)
 
     def check(self, optimizer: torch.optim.Optimizer) -> None:
         numbers = set(map(id, self._numbers))

@@ -213,6 +213,11 @@ def broadcast(tensors: Sequence[torch.Tensor], root: int) -> None:
     add_up(tensors)
 
 
-def zeros_of(parameter: torch.Tensor) -> torch.Tensor:
-    """A gradient for a parameter that another process has used, as data: a constant would make this one's graph another."""
-    return send([torch.zeros(parameter.shape, dtype=parameter.dtype)])[0]
+def add_up_gradients(parameters: Sequence[torch.nn.Parameter], users: Sequence[float]) -> None:
+    """Overwrites the gradients of parameters with their sums over all processes; every process calls it with the same `users`:
+    how many processes have a gradient of each. What none has stays without."""
+    used = [parameter for parameter, count in zip(parameters, users, strict=True) if count]
+    for parameter in used:
+        if parameter.grad is None:  # as data: a constant would make this process's graph another
+            (parameter.grad,) = send([torch.zeros(parameter.shape, dtype=parameter.dtype)])
+    add_up([gradient for parameter in used if (gradient := parameter.grad) is not None])
