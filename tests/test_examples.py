@@ -40,9 +40,9 @@ def run(folder: Path, way: str, name: str, *argv: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / way / "metrics.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("name", sorted(QUICK))
-def test_every_way_of_starting_gives_the_same_curve(tmp_path: Path, name: str) -> None:
-    curves = {way: run(tmp_path, way, name, *QUICK[name]) for way in WAYS}
+@pytest.mark.parametrize(("name", "left_out"), [("train_torch.py", "fsdp"), ("train_lm.py", "torchrun")])
+def test_every_way_of_starting_gives_the_same_curve(tmp_path: Path, name: str, left_out: str) -> None:
+    curves = {way: run(tmp_path, way, name, *QUICK[name]) for way in WAYS if way != left_out}
     alone = [line["loss"] for line in curves["python"]]
     assert alone[-1] < 0.8 * alone[0]
     for way, lines in curves.items():
