@@ -36,7 +36,8 @@ class Backend(ABC):
     def capture(self, text: str, where: str) -> Probe | None:
         """What a tool of the vendor printed (`hwal devices --from FILE`), as the probe that its machine would have given.
 
-        None where no tool of this backend prints such a thing. Raises RecordError naming `where` and the line that is damaged.
+        `text` was tidied (hwal.paste). None where no tool of this backend prints such a thing. Raises RecordError naming
+        `where` and the line that is damaged.
         """
         return None
 

@@ -9,6 +9,7 @@ from time import perf_counter
 from hwal.backend import Backend
 from hwal.errors import UsageError
 from hwal.host import Host, RecordedHost
+from hwal.paste import tidy
 from hwal.registry import Registry
 from hwal.values import HostFacts, Machine, Probe, Target
 
@@ -61,15 +62,17 @@ def read_machine(path: str) -> Machine | RecordedHost:
             hint="hwal devices --json > FILE writes such a file",
         ) from None
     if '"probes"' not in text:
+        pasted = tidy(text)
         for backend in Registry(Host()).backends():
-            captured = None if isinstance(backend, Probe) else backend.capture(text, path)
+            captured = None if isinstance(backend, Probe) else backend.capture(pasted, path)
             if captured is not None:
                 return Machine(HostFacts(None, "unknown", "unknown"), (captured,))
     if text.lstrip()[:1] == "{":
         return Machine.from_json(text, path)
+    number, line = next(((i, line.strip()) for i, line in enumerate(text.splitlines(), 1) if line.strip()), (1, ""))
     raise UsageError(
-        "not a file that hwal or a vendor's tool wrote: nothing in it is known",
-        where=path,
+        f"not a file that hwal or a vendor's tool wrote: {f'{line[:60]!r} is nothing known' if line else 'it is empty'}",
+        where=f"{path}, line {number}",
         hint="hwal devices --json, nvidia-smi topo -m or amd-smi topology write such a file; hwal devices --help names all",
     )
 

@@ -38,13 +38,24 @@ def leaves(root: Element, where: str, direct: str, classes: tuple[str, ...]) -> 
             if not address:
                 raise _damaged("a <pci> without busid", where, element)
             gpus = [child for child in element.children if child.name == "gpu"]
-            is_gpu = bool(gpus) if tagged else element.attributes.get("class", "")[:6] in classes
+            if "class" not in element.attributes:
+                raise _damaged("a <pci> without class", where, element)
+            is_gpu = bool(gpus) or element.attributes["class"][:6] in classes
+            if len(gpus) > 1 or (is_gpu and tagged and not gpus):
+                raise _damaged(f"{len(gpus)} <gpu> in the <pci> of a GPU", where, element)
+            if is_gpu and all(part.name != "cpu" for part in above):
+                raise _damaged(f"the GPU at {address} outside any <cpu>", where, element)
             if is_gpu:
                 if any(leaf.address == address.lower() for leaf in found):
                     raise _damaged(f"a second GPU at {address}", where, element)
-                found.append(Leaf(address.lower(), element, above, _direct(gpus, where, direct)))
+                links = _direct(gpus, where, direct)
+                if address.lower() in links:
+                    raise _damaged(f"a <{direct}> from {address} to itself", where, element)
+                found.append(Leaf(address.lower(), element, above, links))
         if element.name == "cpu" and "numaid" not in element.attributes:
             raise _damaged("a <cpu> without numaid", where, element)
+        if element.text:
+            raise _damaged(f"{element.text.split()[0]!r} between its elements", where, element)
         for child in element.children:
             visit(child, (*above, element) if element.name in ("cpu", "pci") else above)
 

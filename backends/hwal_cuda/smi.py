@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from hwal.errors import RecordError
 from hwal.host import Host
+from hwal.paste import tidy
 from hwal_cuda.captures import lists, matrix
 from hwal_cuda.report import DRIVER_NOT_LOADED, MISMATCH, Gpu, Pair, Port, Report, Trouble
 
@@ -28,7 +29,9 @@ def read_smi(host: Host) -> Report | None:
         if listed is None:
             return None
         topology = host.run(*TOPOLOGY)
-        wired = matrix.read(topology.stdout.splitlines(), "nvidia-smi topo -m") if topology and topology.code == 0 else None
+        wired = (
+            matrix.read(tidy(topology.stdout).splitlines(), "nvidia-smi topo -m") if topology and topology.code == 0 else None
+        )
     except RecordError:
         return None
     gpus = [

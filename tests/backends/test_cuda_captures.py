@@ -8,6 +8,7 @@ import pytest
 
 import hwal_cuda
 from hwal.errors import RecordError
+from hwal.paste import tidy
 from hwal.testing.probes import check
 from hwal.values import Probe
 
@@ -37,7 +38,7 @@ BARE = "  GPU0GPU1\n  GPU0  X  NV2\n\n  GPU1 NV2  X\n"
 
 
 def read(text: str) -> Probe:
-    probe = hwal_cuda.backend.capture(text, "capture.txt")
+    probe = hwal_cuda.backend.capture(tidy(text), "capture.txt")
     assert probe is not None
     check(hwal_cuda.backend, probe)
     return probe
@@ -71,7 +72,11 @@ def test_the_matrix(text: str, classes: tuple[str, ...], numa: list[int | None])
         (SPACES.replace("PHB      X ", "X       PHB"), 4, "a cell is missing or too many"),
         (BARE.replace("NV2  X", "NVX  X"), 4, "'NVX' in the row of GPU1 is no kind of link"),
         ("\tGPU0\tGPU1\nGPU0\t X ", 2, "the row of GPU0 has 1 cells for 2 GPUs"),
-        (BARE.replace("GPU0GPU1", "GPU0"), 4, "a row of GPU1, which has no column"),
+        (BARE.replace("GPU0GPU1", "GPU0"), 2, "the row of GPU0 has more cells than the header has columns"),
+        (BARE + "GPU2 NV2 NV2\n", 5, "a row of GPU2, which has no column"),
+        (BARE + "GPU1 NV2 X\n", 5, "a row of GPU1, which has one already"),
+        (TABS.partition("\n")[2], 1, "no header above the row of GPU0"),
+        (SPACES.replace("GPU0    GPU1    mlx5_0", "GPU1    GPU1    mlx5_0"), 3, "no header above the row of GPU0"),
         ("\tGPU0\tGPU0\nGPU0\t X \t X ", 1, "the header's GPU columns are GPU0 GPU0"),
     ],
 )
@@ -145,6 +150,8 @@ def test_ids_that_were_masked_are_left_out() -> None:
     [
         (LIST.replace("GPU 1: NVIDIA", "GPU 1 NVIDIA"), 4),
         (LIST.replace("GPU 1:", "GPU 0:"), 4),
+        (LIST.replace("GPU 1:", "GPU 2:"), 4),
+        (LIST.replace("MIG-00000001-0000-0000-0000-000000000001", "MIG-00000000-0000-0000-0000-000000000000"), 3),
         (LIST + "GPU 2: NVIDIA H2", 5),
         (PORTS.replace("Link 1: 25 GB/s", "Link 0: 25 GB/s"), 3),
         (PORTS.replace("25.781 GB/s", "25.781"), 5),
@@ -170,11 +177,24 @@ def test_rows_of_csv() -> None:
     assert (first.memory_bytes, first.arch, first.pci, first.outer) == (81920 << 20, "sm_80", "0000:4a:00.0", 0)
     assert (second.id, second.memory_bytes, second.arch) == (None, None, None)
     assert read("uuid, name\nGPU-1, T4\n").devices[0].name == "T4"
-    fewer = read("\n".join(CSV.splitlines()[:2]))
+    fewer = read("\n".join(CSV.splitlines()[:2]))  # nvidia-smi -i 0
     assert "2 GPUs are in the machine, 1 in the file" in fewer.notes
+    in_mig = read("index, name, mig.mode.current\n0, NVIDIA H100, Enabled\n1, NVIDIA H100, Disabled\n")
+    assert [bool(device.parts) for device in in_mig.devices] == [True, False]
 
 
-@pytest.mark.parametrize(("text", "line"), [(CSV.rpartition(", 2\n")[0], 3), (CSV.splitlines()[0], 2)])
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (CSV.rpartition(", 2\n")[0], 3),
+        (CSV.splitlines()[0], 2),
+        (CSV.replace(", 2\n", ", 3\n"), 3),
+        (CSV.replace("\n1, ", "\n2, "), 3),
+        (CSV.replace("\n1, ", "\n0, "), 3),
+        (CSV.replace("61:00.0", "4A:00.0"), 3),
+        (CSV + CSV.splitlines()[0], 4),
+    ],
+)
 def test_damaged_csv_names_the_line(text: str, line: int) -> None:
     with pytest.raises(RecordError) as caught:
         read(text)
@@ -193,6 +213,8 @@ GPU 00000000:0C:00.0
         Current                                        : Enabled
     MIG Device
         Index                                          : 0
+        GPU Instance ID                                : 9
+        Compute Instance ID                            : 0
         Shared FB Memory Usage
             Total                                      : 40448 MiB
     GPU UUID                                           : GPU-5269b708-678a-b1a8-60f0-c90406537486
@@ -227,6 +249,7 @@ def test_the_whole_query() -> None:
     assert [device.memory_bytes for device in probe.devices] == [81559 << 20, None]
     assert [device.pci for device in probe.devices] == ["0000:0c:00.0", "0000:0d:00.0"]
     assert "GPU 0 is in MIG mode, with 1 instances" in probe.notes
+    assert [device.parts for device in probe.devices] == [("MIG-GPU-5269b708-678a-b1a8-60f0-c90406537486/9/0",), ()]
     assert any("error 802" in note for note in probe.notes)
     device = read(XML).devices[0]
     assert (device.name, device.memory_bytes, device.pci) == ("NVIDIA B200", 183359 << 20, "0000:53:00.0")
@@ -236,11 +259,13 @@ def test_the_whole_query() -> None:
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        (QUERY.rpartition("GPU 0000")[0], 19),
-        (QUERY.rpartition("    GPU UUID")[0], 21),
+        (QUERY.rpartition("GPU 0000")[0], 21),
+        (QUERY.rpartition("    GPU UUID")[0], 23),
+        (QUERY.replace("0D:00.0", "0C:00.0"), 22),
         (XML.rpartition("  </gpu>")[0], 10),
         (XML.replace("<attached_gpus>1", "<attached_gpus>8"), 3),
         (XML.replace('id="00000000:53:00.0"', 'id=""'), 5),
+        (XML.replace("    <uuid>GPU-5269b708-678a-b1a8-60f0-c90406537486</uuid>\n", ""), 5),
     ],
 )
 def test_a_query_that_is_cut_off_names_the_line(text: str, line: int) -> None:
@@ -326,6 +351,12 @@ def test_the_graphs_of_nccl() -> None:
         (TREE.replace(' busid="0000:21:00.0"', ""), 9),
         (TREE.replace(' numaid="1"', ""), 11),
         (TREE.rpartition("  </cpu>")[0], 14),
+        (TREE.replace('<gpu dev="2" sm="70"/>', ""), 9),
+        (TREE.replace('<gpu dev="2" sm="70"/>', '<gpu dev="2" sm="70"/><gpu dev="2" sm="70"/>'), 9),
+        (TREE.replace('class="0x060400"', ""), 4),
+        (TREE.replace('<gpu dev="2" sm="70"/>', 'gpu dev="2" sm="70"/>'), 9),
+        (TREE.replace('target="0000:3b:00.0"', 'target="0000:1b:00.0"'), 5),
+        (TREE.replace('<cpu numaid="0">', "<x>").replace("</cpu>", "</x>", 1), 5),
         ('<system version="1">\n</system>', 1),
         (GRAPH.replace('<channel><gpu dev="1"/><gpu dev="0"/>', '<channel><gpu dev="1"/><gpu dev="2"/>'), 3),
         (GRAPH.replace('dev="1"', 'dev="x"', 1), 2),

@@ -12,6 +12,7 @@ from hwal.errors import RecordError
 from hwal.topology import Device, Link
 from hwal.values import Probe
 
+IN_MIG = "MIG"  # stands for the instances of a GPU of which only the mode is told
 UNKNOWN = re.compile(r"^\[?(N/A|Not Supported|Unknown Error|Insufficient Permissions|GPU requires reset|.*deprecated)?\]?$")
 
 
@@ -37,6 +38,21 @@ def address(text: str | None) -> str | None:
     """`00000000:4A:00.0` as the kernel writes it: `0000:4a:00.0`."""
     found = re.fullmatch(r"([0-9A-Fa-f]{4,8}):([0-9A-Fa-f]{2}):([0-9A-Fa-f]{2})\.([0-9A-Fa-f])", (text or "").strip())
     return f"{int(found[1], 16):04x}:{found[2]}:{found[3]}.{found[4]}".lower() if found else None
+
+
+def check_numbers(devices: Sequence[Device], lines: Sequence[int], where: str, tool: str) -> None:
+    """Refuses a list where a GPU stands twice, or where one between the others is missing. `lines`: of each device.
+
+    A single GPU may have any number: nvidia-smi -i tells of that one.
+    """
+    for name, told in (("number", [d.outer for d in devices]), ("PCI address", [d.pci for d in devices])):
+        for place, value in enumerate(told):
+            if value is not None and value in told[:place]:
+                raise damaged(f"a GPU of {name} {value} for the second time", where, lines[place], tool)
+    numbers = [device.outer for device in devices]
+    for place, number in enumerate(numbers):
+        if number is not None and len(numbers) > 1 and number > 0 and number - 1 not in numbers:
+            raise damaged(f"GPU {number}, but no GPU {number - 1}", where, lines[place], tool)
 
 
 def probe(devices: Sequence[Device], tool: str, notes: Sequence[str] = (), links: Sequence[Link] | None = None) -> Probe:

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from hwal.topology import Device
 from hwal.values import Probe
-from hwal_cuda.captures.build import address, damaged, known, mebibytes, probe
+from hwal_cuda.captures.build import IN_MIG, address, check_numbers, damaged, known, mebibytes, probe
 
 GPU = re.compile(r"GPU (\d+): (.+) \(UUID: (GPU-[0-9A-Fa-f-]+)\)$")
 MIG = re.compile(r"\s+MIG (\S+)\s+Device\s+(\d+): \(UUID: (MIG-\S+)\)$")
 PORT = re.compile(r"\s+Link (\d+): (?:([\d.]+) GB/s|<?inactive>?)$", re.IGNORECASE)
-REMARK = re.compile(r"NVML: |Nvlink queries are not supported|Device does not have or support Nvlink|\s*$")
+REMARK = re.compile(r"NVML: |Nvlink queries are not supported|Device does not have or support Nvlink")
 
 
 def read_gpus(lines: list[str], where: str) -> Probe | None:
@@ -28,12 +28,12 @@ def read_gpus(lines: list[str], where: str) -> Probe | None:
     listed: list[tuple[str | None, dict[int, float], int]] = []  # name, links, line
     for number, line in enumerate(lines, 1):
         if found := GPU.match(line.rstrip()):
-            if any(device.outer == int(found[1]) for device in devices):
-                raise damaged(f"GPU {found[1]} for the second time", where, number, tool)
             ports = {}
             listed.append((found[2], ports, number))
             devices.append(Device("cuda", len(devices), name=found[2], id=found[3], outer=int(found[1])))
         elif devices and (found := MIG.match(line.rstrip())):
+            if found[3] in devices[-1].parts:
+                raise damaged(f"the MIG instance {found[3]} for the second time", where, number, tool)
             devices[-1] = replace(devices[-1], parts=(*devices[-1].parts, found[3]))
         elif devices and (found := PORT.match(line.rstrip())):
             if int(found[1]) in ports:
@@ -41,11 +41,13 @@ def read_gpus(lines: list[str], where: str) -> Probe | None:
             ports[int(found[1])] = float(found[2] or 0)
             up = tuple(speed * 1e9 for speed in ports.values() if speed)
             devices[-1] = replace(devices[-1], ports=up, sources={"ports": "text"})
+        elif not line.strip():
+            continue
         elif devices and REMARK.match(line):
-            if line.strip():
-                notes.append(f"GPU {devices[-1].outer}: {line.strip()}")
+            notes.append(f"GPU {devices[-1].outer}: {line.strip()}")
         else:
             raise damaged(f"{line.strip()[:60]!r} is nothing that the tool prints", where, number, tool)
+    check_numbers(devices, [number for _, _, number in listed], where, tool)
     for name, found_ports, number in listed:  # links that are down are listed too
         most = max(len(others) for other, others, _ in listed if other == name)
         if found_ports and len(found_ports) < most:
@@ -73,6 +75,7 @@ def read_csv(lines: list[str], where: str) -> Probe | None:
         return None
     tool = "nvidia-smi --query-gpu=… --format=csv"
     devices: list[Device] = []
+    at_line: list[int] = []
     wanted = None
     for number, line in enumerate(lines[at + 1 :], at + 2):
         if not line.strip():
@@ -82,17 +85,18 @@ def read_csv(lines: list[str], where: str) -> Probe | None:
             raise damaged(f"{len(cells)} cells under a header of {len(names)}", where, number, tool)
         row = {name: known(cell) for name, cell in zip(names, cells, strict=True)}
         wanted = row.get("count") or wanted
+        if cells == [cell.strip() for cell in lines[at].split(",")]:
+            raise damaged("the header for the second time", where, number, tool)
         devices.append(_device(row, len(devices)))
+        at_line.append(number)
     if not devices:
         raise damaged("a header, and no GPU below it", where, at + 2, tool)
-    notes = [f"{wanted} GPUs are in the machine, {len(devices)} in the file"] if wanted not in (None, str(len(devices))) else []
-    mig = [f"GPU {i} is in MIG mode" for i, line in enumerate(lines[at + 1 :]) if _mig(names, line) == "Enabled"]
+    check_numbers(devices, at_line, where, tool)
+    if wanted not in (None, str(len(devices))) and len(devices) > 1:
+        raise damaged(f"{wanted} GPUs are in the machine, {len(devices)} in the file", where, at_line[-1], tool)
+    notes = [f"{wanted} GPUs are in the machine, 1 in the file"] if wanted not in (None, str(len(devices))) else []
+    mig = [f"GPU {device.index} is in MIG mode" for device in devices if device.parts]
     return probe(devices, tool, [*notes, *mig])
-
-
-def _mig(names: list[str], line: str) -> str | None:
-    cells = [cell.strip() for cell in line.split(",")]
-    return cells[names.index("mig.mode.current")] if "mig.mode.current" in names and len(cells) == len(names) else None
 
 
 def _device(row: dict[str, str | None], place: int) -> Device:
@@ -106,5 +110,6 @@ def _device(row: dict[str, str | None], place: int) -> Device:
         arch=f"sm_{capability.replace('.', '')}" if capability else None,
         pci=address(row.get("pci.bus_id") or row.get("gpu_bus_id")),
         outer=int(index) if index and index.isdigit() else None,
+        parts=(IN_MIG,) if row.get("mig.mode.current") == "Enabled" else (),
         sources={"memory_bytes": "text"} if memory else {},
     )

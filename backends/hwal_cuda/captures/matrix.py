@@ -8,7 +8,7 @@ NUMA column is taken where it names one node. The last column, GPU NUMA ID, is t
 from __future__ import annotations
 
 import re
-from itertools import combinations
+from itertools import combinations, takewhile
 
 from hwal.topology import Device, Link
 from hwal.values import Probe
@@ -16,8 +16,6 @@ from hwal_cuda.captures.build import damaged, probe
 from hwal_cuda.captures.nics import notes
 
 TOOL = "nvidia-smi topo -m"
-ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-QUOTE = re.compile(r"^\s*(?:#|>|//)+ ?")
 CELL = re.compile(r"X|NV\d+|PIX|PXB|PHB|PSB|NODE|SYS|SOC|N/A")
 GPU = re.compile(r"GPU\d+")
 AFFINITY = "CPU Affinity"
@@ -27,8 +25,11 @@ def read(lines: list[str], where: str) -> Probe | None:
     """The GPUs and the classes of their links; None where no line is such a matrix's header."""
     if any("between two GPUs" in line for line in lines):  # AMD's tables look alike
         return None
-    rows = [QUOTE.sub("", ANSI.sub("", line)).rstrip() for line in lines]
+    rows = [line.rstrip() for line in lines]
     at = next((i for i, row in enumerate(rows) if _is_header(row)), None)
+    first = next((i for i, row in enumerate(rows) if _is_row(row)), None)
+    if first is not None and (at is None or first < at):
+        raise damaged(f"no header above the row of {rows[first].split()[0]}", where, first + 1, TOOL)
     if at is None:
         return None
     head, _, trailing = rows[at].partition(AFFINITY)
@@ -48,6 +49,8 @@ def read(lines: list[str], where: str) -> Probe | None:
             raise damaged(f"the row of {label} {got}: {len(labels)} GPU columns need as many rows", where, number + 1, TOOL)
         nics.append(parts[1 + len(labels) : 1 + len(labels) + len(others)])
         cells.append(_cells(parts[1:], i, label, len(labels), where, number + 1))
+        if len(list(takewhile(CELL.fullmatch, parts[1:]))) > len(labels) + len(others) + parts[1:].count("N/A"):
+            raise damaged(f"the row of {label} has more cells than the header has columns", where, number + 1, TOOL)
         numa = _numa(row, len(labels) + len(others), len(head), AFFINITY in rows[at], "NUMA Affinity" in trailing)
         sources = {} if numa is None else {"numa": "text"}
         devices.append(Device("cuda", i, numa=numa, outer=int(label[3:]), sources=sources))
@@ -57,7 +60,9 @@ def read(lines: list[str], where: str) -> Probe | None:
                 raise damaged(what, where, number + 1, TOOL)
     after = _next(rows, number)
     if after < len(rows) and GPU.fullmatch(rows[after].split()[0]):
-        raise damaged(f"a row of {rows[after].split()[0]}, which has no column", where, after + 1, TOOL)
+        label = rows[after].split()[0]
+        what = f"a row of {label}, which has " + ("one already" if label in labels else "no column")
+        raise damaged(what, where, after + 1, TOOL)
     links = [
         Link(a, b, "" if cells[a][b] == "N/A" else cells[a][b], source="text", backend="cuda", count=_bundle(cells[a][b]))
         for a, b in combinations(range(len(labels)), 2)
@@ -68,6 +73,11 @@ def read(lines: list[str], where: str) -> Probe | None:
 def _is_header(row: str) -> bool:
     parts = row.split()
     return bool(parts) and parts[0].startswith("GPU0") and not CELL.fullmatch((*parts, "")[1])
+
+
+def _is_row(row: str) -> bool:
+    parts = row.split()
+    return len(parts) > 1 and bool(GPU.fullmatch(parts[0])) and bool(CELL.fullmatch(parts[1])) and "X" in parts
 
 
 def _next(rows: list[str], number: int) -> int:

@@ -8,7 +8,7 @@ from hwal import pci_tree
 from hwal.markup import Element, parse
 from hwal.topology import Device
 from hwal.values import Probe
-from hwal_cuda.captures.build import address, damaged, probe
+from hwal_cuda.captures.build import address, check_numbers, damaged, probe
 
 FUNCTION = re.compile(r"((?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]) (.+?) \[([0-9a-f]{4})\]: ")
 IDS = re.compile(r".*\[([0-9a-f]{4}):([0-9a-f]{4})\]")
@@ -21,6 +21,7 @@ def read_lspci(lines: list[str], where: str) -> Probe | None:
     if not FUNCTION.match(first):
         return None
     devices: list[Device] = []
+    at_line: list[int] = []
     switches = 0
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.startswith(("\t", " ")):  # of lspci -v
@@ -32,9 +33,11 @@ def read_lspci(lines: list[str], where: str) -> Probe | None:
             bus = address(found[1] if found[1].count(":") == 2 else f"0000:{found[1]}")
             name = line[found.end() : ids.start(1) - 1].strip()
             devices.append(Device("cuda", len(devices), name=name, id=bus, pci=bus))
+            at_line.append(number)
         switches += ids[1] == NVIDIA and found[3] == BRIDGE
     if not devices:
         return None
+    check_numbers(devices, at_line, where, "lspci -nn")
     return probe(devices, "lspci -nn", [f"{switches} NVSwitches, by which all GPUs are linked alike"] if switches else [])
 
 

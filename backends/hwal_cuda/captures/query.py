@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from hwal.markup import Element, parse
 from hwal.topology import Device
 from hwal.values import Probe
-from hwal_cuda.captures.build import address, damaged, known, mebibytes, probe
+from hwal_cuda.captures.build import IN_MIG, address, check_numbers, damaged, known, mebibytes, probe
 
 TEXT, XML = "nvidia-smi -q", "nvidia-smi -q -x"
 SECTION = re.compile(r"GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])$")
@@ -16,10 +16,9 @@ SECTION = re.compile(r"GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9
 
 def read_xml(lines: list[str], where: str) -> Probe | None:
     """GPUs with name, memory, address; MIG mode and fabric state as notes."""
-    text = "\n".join(lines)
-    if "<nvidia_smi_log" not in text[:2000]:
+    if not any("<nvidia_smi_log" in line for line in lines[:20]):
         return None
-    root = parse(text, where)
+    root = parse("\n".join(lines), where)
     gpus = [child for child in root.children if child.name == "gpu"]
     attached = root.find("attached_gpus") or ""
     if not gpus or (attached.isdigit() and int(attached) != len(gpus)):
@@ -35,9 +34,13 @@ def read_xml(lines: list[str], where: str) -> Probe | None:
             "mig": gpu.find("mig_mode/current_mig"),
             "fabric": gpu.find("fabric/state"),
         }
-        parts = sum(child.name == "mig_device" for child in _below(gpu, "mig_devices"))
-        devices.append(_device(i, gpu.attributes["id"], facts))
-        notes += _notes(i, facts, parts)
+        if None in (facts["name"], facts["uuid"], facts["memory"]):
+            raise damaged("a <gpu> without name, UUID or memory", where, gpu.line, XML)
+        below = [child for child in _below(gpu, "mig_devices") if child.name == "mig_device"]
+        parts = [(child.find("gpu_instance_id"), child.find("compute_instance_id")) for child in below]
+        devices.append(_device(i, gpu.attributes["id"], facts, parts))
+        notes += _notes(i, facts, len(parts))
+    check_numbers(devices, [gpu.line for gpu in gpus], where, XML)
     return probe(devices, XML, notes)
 
 
@@ -73,9 +76,10 @@ def read_text(lines: list[str], where: str) -> Probe | None:
             "mig": values.get("MIG Mode/Current"),
             "fabric": values.get("Fabric/State"),
         }
-        parts = sum(line.strip() == "MIG Device" for line in lines[begin:end])
-        devices.append(_device(i, bus, facts))
-        notes += _notes(i, facts, parts)
+        parts = list(_parts(lines[begin:end]))
+        devices.append(_device(i, bus, facts, parts))
+        notes += _notes(i, facts, len(parts))
+    check_numbers(devices, [number for _, number in sections], where, TEXT)
     return probe(devices, TEXT, notes)
 
 
@@ -100,8 +104,21 @@ def _values(lines: list[str]) -> Iterator[tuple[str, str]]:
             yield key, value.strip()
 
 
-def _device(place: int, bus: str, facts: Mapping[str, str | None]) -> Device:
+Part = tuple[str | None, str | None]
+
+
+def _parts(lines: list[str]) -> Iterator[Part]:
+    """The GPU instance and compute instance of each MIG device of a section."""
+    for number, line in enumerate(lines):
+        if line.strip() == "MIG Device":
+            told = dict(_values(lines[number + 1 : number + 4]))
+            yield told.get("GPU Instance ID"), told.get("Compute Instance ID")
+
+
+def _device(place: int, bus: str, facts: Mapping[str, str | None], parts: Sequence[Part]) -> Device:
+    """`parts` by the name that CUDA_VISIBLE_DEVICES takes for them: MIG-<GPU's UUID>/<GPU instance>/<compute instance>."""
     memory = mebibytes(facts["memory"])
+    in_mig = known(facts["mig"]) == "Enabled"
     return Device(
         "cuda",
         place,
@@ -110,6 +127,7 @@ def _device(place: int, bus: str, facts: Mapping[str, str | None]) -> Device:
         memory_bytes=memory,
         pci=address(bus),
         outer=place,
+        parts=tuple(f"MIG-{facts['uuid']}/{gpu}/{compute}" for gpu, compute in parts) or ((IN_MIG,) if in_mig else ()),
         sources={"memory_bytes": "text"} if memory else {},
     )
 
