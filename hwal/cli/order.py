@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -42,14 +42,21 @@ examples:
 
 
 def main(command: str, argv: Sequence[str]) -> int:
-    usage = {"order": "[--chain]", "select": "-k N [--objective job|pack]", "groups": "-g N"}[command]
+    usage = {"order": "[--chain]", "select": "-k N [--objective job|pack|static|simple]", "groups": "-g N"}[command]
     parser = Parser(f"devices {command}", ABOUT[command], f"{usage} [flags]", EPILOG)
     if command == "order":
         parser.add_argument("--chain", action="store_true", help="the last need not be linked to the first (pipeline stages)")
     if command == "select":
         parser.add_argument("-k", type=_count, metavar="N", required=True, help="how many")
-        parser.add_argument("--objective", choices=("job", "pack"), default="job", help="pack: what a fleet's allocator takes")
+        parser.add_argument(
+            "--objective",
+            choices=("job", "pack", "static", "simple"),
+            default="job",
+            help="job: the best ring for one job (default); pack, static, simple: what NVIDIA's allocator for fleets takes by "
+            "its best-effort, static and simple policy",
+        )
         parser.add_argument("--free", metavar="LIST", help="choose among these indices only (0,2,4)")
+        parser.add_argument("--with", dest="required", metavar="LIST", help="indices that have to be among them (not for job)")
     if command == "groups":
         parser.add_argument("-g", type=_count, metavar="N", required=True, help="devices in a block")
     parser.add_argument("--from", dest="source", metavar="PATH", help="as hwal devices --from")
@@ -67,8 +74,10 @@ def main(command: str, argv: Sequence[str]) -> int:
     from hwal.cli.devices import look
 
     found, choice = look(given.source, given.device)
-    field = _field(found, choice, given.mixed, getattr(given, "free", None))
-    answer, links = _answer(command, given, field)
+    field = _field(found, choice, given.mixed)
+    if getattr(given, "free", None) is not None:
+        field = field.only(_indices(given.free, field, "--free"))
+    answer = _answer(command, given, field)
     chosen = [field.devices[place] for place in answer.places]
     variables = found.backends[choice.backend].visible(chosen, found.machine or RecordedHost(Recording()))
     if given.env:
@@ -78,7 +87,7 @@ def main(command: str, argv: Sequence[str]) -> int:
     elif given.json:
         show(json.dumps(_document(command, answer, chosen, field.notes, variables), indent=2))
     else:
-        show("\n".join(_text(command, answer, chosen, links, field.notes, given.explain)))
+        show("\n".join(_text(command, answer, chosen, field.links, field.notes, given.explain)))
     return EXIT_OK
 
 
@@ -97,9 +106,24 @@ class Field:
     links: tuple[Link, ...]
     graph: Graph
     notes: tuple[str, ...]
+    everything: tuple[int, ...]
+
+    def only(self, free: Sequence[int]) -> Field:
+        devices = tuple(device for device in self.devices if device.index in free)
+        return replace(self, devices=devices, graph=order.graph(devices, self.links))
 
 
-def _field(found: Survey, choice: Choice, mixed: bool, free: str | None) -> Field:
+def _indices(text: str, field: Field, flag: str) -> tuple[int, ...]:
+    """Those of a list of indices (`0,2,4`). Raises DeviceError for one that is not there to choose from."""
+    known = {str(device.index): device.index for device in field.devices}
+    named = [part.strip() for part in text.split(",")]
+    strangers = [part for part in named if part not in known]
+    if strangers:
+        raise DeviceError(f"no device {strangers[0]!r}; there are {', '.join(known)}", where=f"{flag} {text}")
+    return tuple(dict.fromkeys(known[part] for part in named))
+
+
+def _field(found: Survey, choice: Choice, mixed: bool) -> Field:
     """Devices that can be in a run together: whole ones of the fastest kind, unless other kinds are asked for."""
     notes = []
     visible = [device for probe in found.probes if probe.backend == choice.backend for device in probe.devices]
@@ -107,25 +131,19 @@ def _field(found: Survey, choice: Choice, mixed: bool, free: str | None) -> Fiel
     devices = [device for device in named if not device.parts]
     if len(devices) < len(named):
         notes.append("GPUs that are cut into MIG instances are left out")
-    if free is not None:
-        wanted = [part.strip() for part in free.split(",")]
-        strangers = [part for part in wanted if part not in {str(device.index) for device in devices}]
-        if strangers:
-            there = ", ".join(str(device.index) for device in devices)
-            raise DeviceError(f"no device {strangers[0]!r}; there are {there}", where=f"--free {free}")
-        devices = [device for device in devices if str(device.index) in wanted]
     chosen, others = order.fastest(devices)
     if others and not mixed:
         devices = list(chosen)
         notes.append(f"only {chosen[0].name}: a run that mixes kinds waits for the slowest ({', '.join(others)}); --mixed")
     links = [link for probe in found.probes if probe.backend == choice.backend for link in probe.links]
-    return Field(tuple(devices), tuple(links), order.graph(devices, links), tuple(notes))
+    everything = tuple(device.index for device in devices)
+    return Field(tuple(devices), tuple(links), order.graph(devices, links), tuple(notes), everything)
 
 
-def _answer(command: str, given: Any, field: Field) -> tuple[Answer, tuple[Link, ...]]:
+def _answer(command: str, given: Any, field: Field) -> Answer:
     have = len(field.devices)
     if command == "order":
-        return order.order(field.graph, given.chain), field.links
+        return order.order(field.graph, given.chain)
     if command == "groups":
         if have % given.g:
             raise PlanError(
@@ -134,7 +152,7 @@ def _answer(command: str, given: Any, field: Field) -> tuple[Answer, tuple[Link,
                 why=f"{have} = {have // given.g} × {given.g} + {have % given.g}",
                 hint=f"-g {', '.join(str(d) for d in range(1, have + 1) if have % d == 0)}, or hwal devices select first",
             )
-        return order.groups(field.graph, given.g), field.links
+        return order.groups(field.graph, given.g)
     if given.k > have:
         raise DeviceError(
             f"{given.k} devices asked for, {have} are there to choose from",
@@ -142,15 +160,22 @@ def _answer(command: str, given: Any, field: Field) -> tuple[Answer, tuple[Link,
             why="; ".join(field.notes) or None,
             hint=f"-k {have}",
         )
+    required = () if given.required is None else _indices(given.required, field, "--with")
     if given.objective == "job":
-        return order.select(field.graph, given.k), field.links
+        if required:
+            raise UsageError("--with goes with --objective pack, static or simple", where=f"--with {given.required}")
+        return order.select(field.graph, given.k)
     indices = [device.index for device in field.devices]
-    packed = order.pack(field.links, indices, given.k)
-    assert packed is not None, "there are k devices, and none is required"
-    places = tuple(indices.index(index) for index in packed.places)
-    return Answer(
-        places, packed.objective, packed.bottleneck, packed.exact, packed.why, None, packed.assumed, packed.total
-    ), field.links
+    if given.objective == "pack":
+        found = order.pack(field.links, indices, given.k, required)
+    elif given.objective == "static":
+        found = order.static(field.links, field.everything, indices, given.k, required)
+    else:
+        found = order.simple(field.links, indices, given.k, required)
+    if found is None:
+        among = f" with {given.required} among them" if required else ""
+        raise DeviceError(f"--objective {given.objective} has no set of {given.k}{among} to give", where=f"-k {given.k}")
+    return replace(found, places=tuple(map(indices.index, found.places)))
 
 
 def _document(

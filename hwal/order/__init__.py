@@ -11,12 +11,12 @@ from hwal.order.answer import Answer
 from hwal.order.graph import Graph, graph
 from hwal.order.groups import groups
 from hwal.order.kinds import fastest
-from hwal.order.pack import pack
+from hwal.order.pack import pack, simple, static
 from hwal.order.ring import order
 from hwal.order.select import select
 from hwal.topology import Device, Link
 
-__all__ = ["Answer", "Graph", "fastest", "for_a_run", "graph", "groups", "order", "pack", "select"]
+__all__ = ["Answer", "Graph", "fastest", "for_a_run", "graph", "groups", "order", "pack", "select", "simple", "static"]
 
 
 def for_a_run(devices: Sequence[Device], links: Sequence[Link]) -> tuple[Device, ...]:

@@ -20,6 +20,8 @@ from hwal.topology import Link
 PATHS = {"SYS": 10, "SOC": 10, "PCIE": 10, "NODE": 20, "PHB": 30, "PXB": 40, "PIX": 50, "PSB": 60}
 PER_LINK = 100
 NEVER = -(1 << 60)
+STATIC = "static: the first free set of the whole machine cut into sets of k (go-gpuallocator's static policy)"
+SIMPLE = "simple: the first k (go-gpuallocator's simple policy)"
 PACK = "pack: sum of pair scores over the whole machine cut into sets of k, then of the set (go-gpuallocator's best effort)"
 
 
@@ -38,7 +40,7 @@ def pack(links: Sequence[Link], available: Sequence[int], k: int, required: Coll
 
     Exact up to 16 devices, in the order in which the allocator looks at cuts; beyond that sets are taken greedily.
     """
-    if k < 1 or len(available) < k or len(required) > k or not set(required) <= set(available):
+    if not _fits(available, k, required):
         return None
     of = {(min(link.a, link.b), max(link.a, link.b)): score(link) for link in links}
     worth = [[0 if a == b else of.get((min(a, b), max(a, b)), 0) for b in available] for a in available]
@@ -50,12 +52,52 @@ def pack(links: Sequence[Link], available: Sequence[int], k: int, required: Coll
         return None
     best = max(whole, key=lambda places: _sum(worth, places))  # the first of the greatest, as max() gives it
     chosen = tuple(available[place] for place in best)
-    sides = {(min(a, b), max(a, b)) for a, b in combinations(chosen, 2)}
-    low = min((link for link in links if (link.a, link.b) in sides), key=score, default=None)
     why = f"every cut of {len(available)} devices into sets of {k} was weighed" if exact else "sets were taken greedily"
     beside = all(link.path is not None for link in links if link.class_.startswith("NV"))
     why += "" if beside else "; the PCIe path beside NVLink is not known here, and counts nothing"
-    return Answer(chosen, PACK, low.class_ if low else None, exact, why, total=_sum(worth, best))
+    return Answer(chosen, PACK, _lowest(links, chosen), exact, why, total=_sum(worth, best))
+
+
+def static(
+    links: Sequence[Link], everything: Sequence[int], available: Sequence[int], k: int, required: Collection[int] = ()
+) -> Answer | None:
+    """The first set of k that is free as a whole, of those that `everything` is cut into; None where k does not divide it.
+
+    The allocator has tables of such sets for its DGX-1; they are the cut that `pack` makes of all devices.
+    """
+    if not _fits(available, k, required) or len(everything) % k:
+        return None
+    left, chosen = list(everything), None
+    while left:
+        cut = pack(links, left, k, left[:1])
+        assert cut is not None, "k divides what is left, and its lowest device is in some set"
+        if set(required) <= set(cut.places) <= set(available):
+            chosen = tuple(sorted(cut.places))
+            break
+        left = [device for device in left if device not in cut.places]
+    if chosen is None:
+        return None
+    why = f"the {len(everything)} devices are cut into sets of {k} once for all, and this is the first that is free"
+    return Answer(chosen, STATIC, _lowest(links, chosen), False, why)
+
+
+def simple(links: Sequence[Link], available: Sequence[int], k: int, required: Collection[int] = ()) -> Answer | None:
+    """Those that are required, then the others as they come; None where there is no such set."""
+    if not _fits(available, k, required):
+        return None
+    chosen = (*required, *(device for device in available if device not in required))[:k]
+    return Answer(chosen, SIMPLE, _lowest(links, chosen), False, "links are not looked at")
+
+
+def _fits(available: Sequence[int], k: int, required: Collection[int]) -> bool:
+    return 1 <= k <= len(available) and len(required) <= k and set(required) <= set(available)
+
+
+def _lowest(links: Sequence[Link], chosen: Sequence[int]) -> str | None:
+    """Class of the pair that scores least."""
+    sides = {(min(a, b), max(a, b)) for a, b in combinations(chosen, 2)}
+    low = min((link for link in links if (link.a, link.b) in sides), key=score, default=None)
+    return low.class_ if low else None
 
 
 def _sum(worth: list[list[int]], places: Sequence[int]) -> int:

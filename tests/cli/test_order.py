@@ -74,6 +74,11 @@ def test_the_fleets_objective_and_a_part(hwal: Hwal, topo: str) -> None:
     assert out.startswith("selected: 0 1 2 3\n") and "go-gpuallocator" in out
     free = hwal("devices", "select", "-k", "2", "--free", "0,1,5", "--from", topo)
     assert free.out.splitlines()[0] == "selected: 1 5"
+    taken = [
+        hwal("devices", "select", "-k", "2", "--objective", objective, "--with", "5", "--from", topo).out.splitlines()[0]
+        for objective in ("pack", "static", "simple")
+    ]
+    assert taken == ["selected: 5 6", "selected: 5 6", "selected: 5 0"]
 
 
 def test_kinds_are_not_mixed(hwal: Hwal, folder: Path) -> None:
@@ -94,6 +99,9 @@ def test_kinds_are_not_mixed(hwal: Hwal, folder: Path) -> None:
         (("select", "-k", "0"), "must be 1 or more"),
         (("select",), "-k"),
         (("select", "-k", "2", "--free", "0,8"), "no device '8'; there are 0, 1"),
+        (("select", "-k", "2", "--with", "3"), "--with goes with --objective pack"),
+        (("select", "-k", "2", "--objective", "pack", "--with", "1,2,3"), "has no set of 2 with 1,2,3 among them"),
+        (("select", "-k", "3", "--objective", "static"), "static has no set of 3 to give"),
         (("groups", "-g", "3"), "8 = 2 × 3 + 2"),
         (("order", "--env", "--json"), "--env prints nothing but export lines"),
         (("order", "--cain"), "did you mean --chain?"),

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hwal.order import Graph, graph, groups, order, pack, select
+from hwal.order import Graph, graph, groups, order, pack, select, simple, static
 from hwal.order.ring import key
 from hwal.topology import Device, Link
 from tests.order.machines import MATRICES, islands, machine, matrix, net, nets
@@ -150,12 +150,16 @@ def test_brute_force_of_the_ring_knows_the_optimum() -> None:
     assert select(graph([Device("cuda", 3), Device("cuda", 5)], []), 2).places == (0, 1)
 
 
-def test_as_fleets_allocate() -> None:
-    """NVIDIA's own cases of its best-effort policy, on a DGX-1V: NVLinks count 100 each, the PCIe path 10 (SYS) to 50 (PIX)."""
+def dgx_1v() -> tuple[list[Link], list[Link]]:
+    """Its links as nvidia-smi prints them, and with the PCIe path beside each."""
     paths = "PIX PHB PHB SYS SYS SYS SYS|PHB PHB SYS SYS SYS SYS|PIX SYS SYS SYS SYS|SYS SYS SYS SYS|PIX PHB PHB|PHB PHB|PIX"
     _, plain = machine(matrix("dgx-1v"))
-    beside = iter(paths.replace("|", " ").split())
-    links = [replace(link, path=next(beside)) for link in plain]
+    return plain, [replace(link, path=path) for link, path in zip(plain, paths.replace("|", " ").split(), strict=True)]
+
+
+def test_as_fleets_allocate() -> None:
+    """NVIDIA's own cases of its best-effort policy, on a DGX-1V: NVLinks count 100 each, the PCIe path 10 (SYS) to 50 (PIX)."""
+    plain, links = dgx_1v()
     everything = list(range(8))
     cases: list[tuple[list[int], list[int], int, tuple[int, ...] | None]] = [
         ([0, 2, 4, 5], [], 2, (4, 5)),
@@ -175,6 +179,34 @@ def test_as_fleets_allocate() -> None:
         assert (answer and tuple(sorted(answer.places))) == expected, (available, required, k)
     without = pack(plain, everything, 4)
     assert without is not None and "not known" in without.why
+
+
+def test_sets_that_are_fixed() -> None:
+    """The static policy's tables for a DGX-1V are the cut that its links make; what is given away is no longer free."""
+    _, links = dgx_1v()
+    for k, sets in ((1, range(8)), (2, ((0, 3), (1, 2), (4, 7), (5, 6))), (4, ((0, 1, 2, 3), (4, 5, 6, 7))), (8, (range(8),))):
+        free = list(range(8))
+        for expected in sets:
+            answer = static(links, range(8), free, k)
+            assert answer is not None and answer.places == ((expected,) if isinstance(expected, int) else tuple(expected))
+            free = [device for device in free if device not in answer.places]
+        assert static(links, range(8), free, k) is None
+    assert all(static(links, range(8), list(range(8)), k) is None for k in (0, 3, 5, 6, 7, 9))
+    for required, k, places in (
+        ((4,), 2, (4, 7)),
+        ((0, 2, 4, 6), 4, None),
+        ((4, 5, 6, 7), 4, (4, 5, 6, 7)),
+        ((1, 2, 3), 2, None),
+    ):
+        answer = static(links, range(8), list(range(8)), k, required)
+        assert (answer and answer.places) == places
+
+
+def test_the_first_that_come() -> None:
+    _, links = dgx_1v()
+    answer = simple(links, range(8), 4, [4])
+    assert answer is not None and (answer.places, answer.bottleneck) == ((4, 0, 1, 2), "SYS")
+    assert simple(links, range(1, 8), 4, [0]) is None
 
 
 def test_packing_many_devices_is_greedy() -> None:
