@@ -12,7 +12,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-PACKAGES = {"hwal", "hwal_cpu", "hwal_cuda", "hwal_keras", "hwal_null", "hwal_rocm", "hwal_torch", "hwal_tpu"}
+PACKAGES = {"hwal", "hwal_cpu", "hwal_cuda", "hwal_gpu", "hwal_keras", "hwal_null", "hwal_rocm", "hwal_torch", "hwal_tpu"}
 MUST = {
     "hwal/py.typed",
     "hwal/testing/__init__.py",

@@ -10,7 +10,7 @@ from hwal.errors import DeviceError
 from hwal.finding import Finding
 from hwal.host import Host
 from hwal.topology import Device
-from hwal.values import Caps, Plan, Probe, Target, World
+from hwal.values import Caps, Decision, Plan, Probe, Target, World
 
 
 class Backend(ABC):
@@ -80,6 +80,13 @@ class Backend(ABC):
 
     def environment(self, plan: Plan) -> dict[str, str]:
         """Variables that every rank must have before its framework is imported."""
+        return {}
+
+    def tuning(self, plan: Plan, probe: Probe, host: Host) -> dict[str, Decision]:
+        """Variables that suit the devices, links and network of this machine, each with the reason that is printed.
+
+        `probe` is this backend's own. What the user has set stays, and is told.
+        """
         return {}
 
     def rank_environment(self, plan: Plan, world: World, host: Host) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from hwal.launch.build import keep_threads
 from hwal.launch.folder import hold
 from hwal.launch.framework import FRAMEWORKS
 from hwal.launch.place import read_plan, take_place
+from hwal.launch.variables import settle, wanted
 from hwal.launch.world import number, read_world, round_of, starts_again
 from hwal.plan import make_plan
 from hwal.plan.keras import check_backend
@@ -36,10 +37,11 @@ MODULES: Mapping[str, tuple[str, ...]] = {"torch": ("torch",), "keras": ("keras"
 
 @dataclass(frozen=True)
 class Laid:
-    """A plan, its backend, and the lines that say how it came about (none where `hwal train` has printed them)."""
+    """A plan, its backend, variables to set, and the lines that say how it came about (none where `hwal train` has said it)."""
 
     plan: Plan
     backend: Backend
+    variables: Mapping[str, str] = field(default_factory=dict)
     lines: tuple[str, ...] = ()
 
 
@@ -60,8 +62,7 @@ def _begin(framework: str | None, environ: MutableMapping[str, str]) -> Runtime:
     if given is None:
         settings, laid, world = _lay(framework, settings, world, environ)
         take_place(laid.plan.processes[world.local_rank % laid.plan.local_size], environ)
-        for name, value in laid.backend.environment(laid.plan).items():
-            environ.setdefault(name, value)
+        environ.update(laid.variables)
     else:
         laid = Laid(given, _backend(given.backend))
     check_plan(laid.plan, world, framework)
@@ -187,8 +188,9 @@ def _lay(framework: str | None, settings: Settings, world: World, environ: Mappi
         world = backend.world(plan, found.machine) or world
         plan = at_world(plan, settings, world.nodes, backend.caps)
     plan, notes = keep_threads(plan, environ)
-    lines = _lines(choice, plan, world, (*told, *strangers(environ), *plan.notes, *notes))
-    return settings, Laid(plan, backend, lines), world
+    variables, settled = settle(wanted(backend, plan, found.probe_of(backend.name), found.host_of_devices), environ)
+    lines = _lines(choice, plan, world, (*told, *strangers(environ), *plan.notes, *notes, *settled))
+    return settings, Laid(plan, backend, variables, lines), world
 
 
 def decide(framework: str | None, modules: Mapping[str, object]) -> Decision:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hwal.backend import Backend
 from hwal.detect import detect, facts, read_machine
 from hwal.errors import HwalError
-from hwal.host import Host, RecordedHost
+from hwal.host import Host, RecordedHost, Recording
 from hwal.registry import Registry
 from hwal.values import AUTO, Choice, HostFacts, Probe, Target
 
@@ -26,6 +26,16 @@ class Survey:
     probes: tuple[Probe, ...]
     choice: Choice | None = None
     machine: Host | None = None
+
+    @property
+    def host_of_devices(self) -> Host:
+        """Whom to ask about the machine that has the devices; one that knows nothing where a document told of them."""
+        return self.machine or RecordedHost(Recording())
+
+    def probe_of(self, backend: str) -> Probe:
+        """What that backend said; absent where it was not asked."""
+        own = [probe for probe in self.probes if probe.backend == backend]
+        return min(own, key=lambda probe: probe.state != "ready", default=Probe(backend, "absent", "it was not asked"))
 
 
 def survey(source: str | None, device: str = AUTO) -> Survey:

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
-from hwal.backend import Backend
 from hwal.finding import Finding
 from hwal.host import Host
 from hwal.topology import Device
-from hwal.values import Caps, Plan, Probe, Target, World
+from hwal.values import Caps, Decision, Probe, Target
+from hwal_gpu.backend import GpuBackend
 
 EMULATED = {"bf16": "computed in fp32 below Ampere: no faster than fp32, at half the memory for activations"}
 
 
-class CudaBackend(Backend):
+class CudaBackend(GpuBackend):
     name = "cuda"
     priority = 100
     extra = "cuda"
+    resource = "nvidia.com/gpu"
     caps = Caps(frameworks=("torch",), collectives="nccl", sharding=True, pinned_memory=True, emulated=EMULATED)
     runtimes: ClassVar[Mapping[str, str]] = {"torch": "hwal_cuda.torch_runtime:CudaTorchRuntime"}
 
@@ -35,28 +36,20 @@ class CudaBackend(Backend):
 
         return read(text, where)
 
-    def unnamed(self, probe: Probe) -> tuple[Device, ...]:
-        """Whole GPUs of the fastest kind, in their best ring."""
-        from hwal.order import for_a_run
-
-        return for_a_run(probe.devices, probe.links)
-
     def diagnose(self, host: Host, probe: Probe) -> Iterable[Finding]:
         from hwal_cuda.doctor import diagnose
 
         return diagnose(host, probe)
-
-    def rank_environment(self, plan: Plan, world: World, host: Host) -> dict[str, str]:
-        """All ranks see the plan's devices, in the plan's order, by UUID: numbers mean something else in a container."""
-        return self.visible(plan.devices, host)
 
     def visible(self, devices: Sequence[Device], host: Host) -> dict[str, str]:
         from hwal_cuda.launch import visible_variables
 
         return visible_variables(devices)
 
-    def resources(self, plan: Plan) -> dict[str, str]:
-        return {"nvidia.com/gpu": str(len(plan.devices))}
+    def allocator(self, devices: Sequence[Device], host: Host) -> dict[str, Decision]:
+        from hwal_cuda.launch import allocator_variables
+
+        return allocator_variables(devices, host)
 
 
 backend = CudaBackend()

@@ -1,11 +1,17 @@
-"""What a process needs before CUDA starts: which devices it sees."""
+"""What a process needs before CUDA starts: which devices it sees, and what torch and NCCL are to know."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hwal.host import Host
 from hwal.topology import Device
+from hwal.values import Decision
+from hwal_cuda.present import WSL
 from hwal_cuda.visible import MASK, ORDER
+from hwal_gpu import allocator
+
+SEGMENTS = (2, 5)  # the torch from which segments that grow are passed between processes too
 
 
 def visible_variables(devices: Sequence[Device]) -> dict[str, str]:
@@ -15,3 +21,9 @@ def visible_variables(devices: Sequence[Device]) -> dict[str, str]:
         return {MASK: ",".join(filter(None, ids))}
     numbers = [device.index if device.outer is None else device.outer for device in devices]
     return {ORDER: "PCI_BUS_ID", MASK: ",".join(map(str, numbers))}
+
+
+def allocator_variables(devices: Sequence[Device], host: Host) -> dict[str, Decision]:
+    """Segments that grow, but under WSL and on parts of a GPU, where mapping memory page by page is another matter."""
+    safe = host.system == "linux" and host.may_open(WSL) is None and all(device.part_of is None for device in devices)
+    return allocator.expandable_segments(host, SEGMENTS) if safe else {}

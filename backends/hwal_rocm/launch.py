@@ -1,11 +1,18 @@
-"""What a process needs before HIP starts: which devices it sees."""
+"""What a process needs before HIP starts: which devices it sees, and what torch and RCCL are to know."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
+from hwal.host import Host
 from hwal.topology import Device
+from hwal.values import Decision
+from hwal_gpu import allocator
 from hwal_rocm.visible import HIP, ROCR
+
+# Segments that grow came to ROCm in the spring of 2026, behind ROCm 7.2 at first (pytorch/pytorch pull requests 177974, 179781)
+SEGMENTS, ROCM = (2, 13), (7, 2)
 
 
 def visible_variables(devices: Sequence[Device], env: Callable[[str], str | None]) -> dict[str, str]:
@@ -24,3 +31,10 @@ def visible_variables(devices: Sequence[Device], env: Callable[[str], str | None
 def _place(below: Sequence[str], number: int, name: str | None) -> int:
     """Where a device stands among the entries of ROCR_VISIBLE_DEVICES."""
     return next((place for place, entry in enumerate(below) if entry in (str(number), name)), number)
+
+
+def allocator_variables(host: Host) -> dict[str, Decision]:
+    """Segments that grow, where torch was built with a ROCm that has them."""
+    built = re.search(r"\+rocm(\d+)\.(\d+)", host.version("torch") or "")
+    has = built is not None and (int(built[1]), int(built[2])) >= ROCM
+    return allocator.expandable_segments(host, SEGMENTS) if has else {}

@@ -19,6 +19,7 @@ from hwal.host import Host
 from hwal.launch import build, elastic, run
 from hwal.launch.folder import hold
 from hwal.launch.framework import framework_of, read_source
+from hwal.launch.variables import wanted
 from hwal.launch.world import read_world
 from hwal.plan import make_plan
 from hwal.plan.given import choice_of, read_plan
@@ -61,13 +62,13 @@ def _train(given: Given) -> int:
         plan = at_world(plan, request.settings, world.nodes, backend.caps)
     joins = elastic.nodes(request.engine_arguments) is None
     run_dir = choose_run_dir(request.settings, _stem(request.script), world, environ, joins)
-    environment = backend.environment(plan)
-    launch = build(plan, request, environment, world, environ, run_dir)
+    wants = wanted(backend, plan, found.probe_of(plan.backend), found.host_of_devices)
+    launch = build(plan, request, wants, world, environ, run_dir)
     if not given.flags.get("dry_run"):
         _check_installed(plan, backend.extra, environ)
         while not make_run_dir(run_dir, is_new(request.settings, world, environ)):
             run_dir = choose_run_dir(request.settings, _stem(request.script), world, environ)
-            launch = build(plan, request, environment, world, environ, run_dir)
+            launch = build(plan, request, wants, world, environ, run_dir)
         if world.rank == 0 and elastic.nodes(request.engine_arguments) == 1:  # several machines share it
             hold(run_dir)
     if world.rank == 0:

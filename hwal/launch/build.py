@@ -10,6 +10,7 @@ from pathlib import Path
 from hwal.env import PLAN, PROCESSES, RUN_DIR, SETTINGS, WORLD, Settings
 from hwal.errors import UsageError, WorldError, nearest
 from hwal.launch import elastic
+from hwal.launch.variables import THREADS, Wanted, settle
 from hwal.launch.world import read_world
 from hwal.values import AUTO, Command, Launch, Plan, Request, World
 
@@ -18,16 +19,13 @@ LATER = ("mpi", "slurm", "kubernetes")
 WORKER = ("-m", "hwal.worker")
 RECIPES: Mapping[str, tuple[str, ...]] = {"torch": ("-m", "hwal_torch.recipe"), "keras": ("-m", "hwal_keras.recipe")}
 TEMPORARY = "(a temporary folder)"  # Launch.state_dir of a launch that has not begun
-THREADS = "OMP_NUM_THREADS"
 
 
-def build(
-    plan: Plan, request: Request, environment: Mapping[str, str], world: World, environ: Mapping[str, str], run_dir: Path
-) -> Launch:
+def build(plan: Plan, request: Request, wants: Wanted, world: World, environ: Mapping[str, str], run_dir: Path) -> Launch:
     """The Launch of `plan`.
 
     Args:
-        environment: what the backend wants every rank to have (Backend.environment).
+        wants: what the backend wants every rank to have.
         world: the world this process is in already; unless it is "none", hwal joins it and starts nothing. One that
             Backend.world told is not in `environ`, and goes to the worker.
         environ: this process's environment. What the user set there stays, and a note says so.
@@ -37,8 +35,8 @@ def build(
     engine, why = _engine(plan, request, world)
     _check_joined(plan, request, world)
     plan, notes = keep_threads(plan, environ)
-    delta, kept = _backend_environment(environment, environ)
-    notes = (*notes, *kept)
+    delta, told = settle(wants, environ)
+    notes = (*notes, *told)
     arguments = request.engine_arguments
     if engine == "direct":
         if arguments:
@@ -145,16 +143,6 @@ def over_nodes(plan: Plan, nodes: int) -> Plan:
         return plan
     axis = next((name for name in ("dp", "fsdp") if name in plan.mesh), "dp")
     return replace(plan, nodes=nodes, mesh={**plan.mesh, axis: plan.mesh.get(axis, 1) * nodes})
-
-
-def _backend_environment(wanted: Mapping[str, str], environ: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """What of `wanted` to set, and a note for each variable that the user has set otherwise: theirs stays."""
-    kept = tuple(
-        f"{name}={environ[name]} is set in your environment and stays (hwal would set {value})"
-        for name, value in wanted.items()
-        if environ.get(name, value) != value and name != THREADS
-    )
-    return {name: value for name, value in wanted.items() if name not in environ}, kept
 
 
 def settings_environment(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:

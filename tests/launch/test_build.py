@@ -10,7 +10,8 @@ from hwal.env import Settings
 from hwal.errors import UsageError, WorldError
 from hwal.launch import build
 from hwal.launch.build import TEMPORARY
-from hwal.values import Launch, Plan, Request, World
+from hwal.launch.variables import Wanted, settle
+from hwal.values import Decision, Launch, Plan, Request, World
 
 from .plans import plan
 
@@ -21,7 +22,7 @@ SCRIPT = Request(script="train.py", arguments=("--lr", "3e-4", "a b; $(rm)"))
 def launch(
     of: Plan, request: Request = SCRIPT, world: World | None = None, environ: dict[str, str] | None = None, **environment: str
 ) -> Launch:
-    return build(of, request, environment, world or World(), environ or {}, Path("runs/x"))
+    return build(of, request, Wanted(environment, {}, {}), world or World(), environ or {}, Path("runs/x"))
 
 
 def test_one_process_becomes_the_worker() -> None:
@@ -110,6 +111,19 @@ def test_the_users_variables_stay_and_are_told() -> None:
     assert made.notes == (
         "OMP_NUM_THREADS=3 is set in your environment and stays (hwal would take 4 a process)",
         "A=mine is set in your environment and stays (hwal would set ours)",
+    )
+
+
+def test_variables_are_told_with_their_reasons_and_masks_replace_the_users() -> None:
+    tuned = {"NCCL_A": Decision("1", "so it is"), "NCCL_B": Decision("1", "so it is"), "NCCL_C": Decision("1", "so it is")}
+    environ = {"NCCL_B": "0", "NCCL_C": "1", "MASK": "3,1", "SEEN": "0"}
+    delta, told = settle(Wanted({"NEEDED": "2"}, tuned, {"MASK": "1,3", "SEEN": "0"}), environ)
+    assert delta == {"NEEDED": "2", "NCCL_A": "1", "MASK": "1,3", "SEEN": "0"}
+    assert told == (
+        "NCCL_B=0 is set in your environment and stays (hwal would set 1)",
+        "NCCL_A=1: so it is",
+        "MASK shows every rank the plan's devices in the order of the ranks, in place of your MASK=3,1",
+        "SEEN shows every rank the plan's devices in the order of the ranks",
     )
 
 
