@@ -10,7 +10,7 @@ from hwal.errors import DeviceError
 from hwal.finding import Finding
 from hwal.host import Host
 from hwal.topology import Device
-from hwal.values import Caps, Decision, Plan, Probe, Target, World
+from hwal.values import Caps, Decision, Picked, Plan, Probe, Target, World
 
 
 class Backend(ABC):
@@ -41,14 +41,17 @@ class Backend(ABC):
         """
         return None
 
-    def unnamed(self, probe: Probe) -> tuple[Device, ...]:
-        """The devices of a target that names none (`auto`, `cuda`), in the order that ranks take them."""
-        return probe.devices
+    def unnamed(self, probe: Probe, count: int | None = None) -> Picked:
+        """The devices of a target that names none (`auto`, `cuda`), in the order that ranks take them.
+
+        `count`: how many are wanted, where that is known. A backend whose devices are all alike may leave it aside.
+        """
+        return Picked(probe.devices)
 
     def select(self, asked: Target, probe: Probe) -> tuple[Device, ...]:
         """The devices that `asked` names, in its order: indices or ids, separated by commas. Raises DeviceError."""
         if asked.spec is None:
-            return self.unnamed(probe)
+            return self.unnamed(probe).devices
         where = f"--device {asked}"
         chosen: list[Device] = []
         for part in map(str.strip, asked.spec.split(",")):

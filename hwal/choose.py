@@ -4,31 +4,54 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from hwal.backend import Backend
 from hwal.errors import DeviceError
 from hwal.topology import Device
-from hwal.values import AUTO, Choice, PassedOver, Probe, Target
+from hwal.values import AUTO, Choice, PassedOver, Picked, Probe, Target
 
 
-def choose(target: Target, probes: Sequence[Probe], backends: Mapping[str, Backend]) -> Choice:
+def choose(
+    target: Target,
+    probes: Sequence[Probe],
+    backends: Mapping[str, Backend],
+    count: int | None = None,
+    for_all: bool = True,
+) -> Choice:
     """The backend and devices that `target` stands for.
 
     `auto` takes the ready backend of the highest priority and says what it passed over; a named one that is absent or
     blocked is an error that says what is there. `backends` holds those that could be loaded.
 
+    Args:
+        count: how many processes want a device, where that is known.
+        for_all: whether this process chooses for all ranks. Where each rank chooses for itself, who uses a device now does not
+            count: it may be the rank beside it.
+
     Raises DeviceError.
     """
+    if not for_all:
+        probes = [without_use(probe) for probe in probes]
     if target.backend == AUTO:
-        return _auto(target, probes, backends)
+        return _auto(target, probes, backends, count)
     probe = _named(target, probes)
     backend = backends.get(target.backend)
     if backend is None:
         raise DeviceError(f"backend {target.backend!r} is not installed here", where=f"--device {target}", why=probe.reason)
-    devices = backend.select(target, probe)
-    if not devices:
+    picked = backend.unnamed(probe, count) if target.spec is None else Picked(backend.select(target, probe))
+    if not picked.devices:
         raise DeviceError(f"--device {target} leaves no device", where=f"--device {target}", hint=f"--device {backend.name}")
-    return Choice(target, backend.name, devices, f"{describe(devices)}, asked for by --device {target}")
+    return Choice(target, backend.name, picked.devices, _why(picked, f"asked for by --device {target}"))
+
+
+def without_use(probe: Probe) -> Probe:
+    """The probe as if nobody used the devices."""
+    return replace(probe, devices=tuple(replace(device, users=None, used_bytes=None) for device in probe.devices))
+
+
+def _why(picked: Picked, how: str) -> str:
+    return f"{describe(picked.devices)}, {how}" + (f"; {picked.why}" if picked.why else "")
 
 
 def describe(devices: Sequence[Device]) -> str:
@@ -37,7 +60,7 @@ def describe(devices: Sequence[Device]) -> str:
     return ", ".join(f"{count} × {name}" for name, count in counts.items())
 
 
-def _auto(target: Target, probes: Sequence[Probe], backends: Mapping[str, Backend]) -> Choice:
+def _auto(target: Target, probes: Sequence[Probe], backends: Mapping[str, Backend], count: int | None) -> Choice:
     best: tuple[int, Probe] | None = None
     for probe in probes:
         priority = backends[probe.backend].priority if probe.backend in backends else None
@@ -57,8 +80,8 @@ def _auto(target: Target, probes: Sequence[Probe], backends: Mapping[str, Backen
         for probe in probes
         if probe is not winner and probe.state != "absent"
     )
-    devices = backends[winner.backend].unnamed(winner)
-    return Choice(target, winner.backend, devices, f"{describe(devices)}, priority {priority}", passed)
+    picked = backends[winner.backend].unnamed(winner, count)
+    return Choice(target, winner.backend, picked.devices, _why(picked, f"priority {priority}"), passed)
 
 
 def _why_passed(probe: Probe, backends: Mapping[str, Backend]) -> str:

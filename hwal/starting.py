@@ -178,7 +178,7 @@ def _lay(framework: str | None, settings: Settings, world: World, environ: Mappi
     if file is not None and file.processes not in (None, world.local_size):
         told += (f"{world.local_size} process(es) here, not the {file.processes} of {name}: hwal train starts as many",)
     found = survey(environ.get(TOPOLOGY) or None, environ.get(DEVICE) or AUTO)
-    choice = choose(found.target, found.probes, found.backends)
+    choice = choose(found.target, found.probes, found.backends, world.local_size, world.launcher == "none")
     backend = found.backends[choice.backend]
     wrap = None if file is None else file.wrap
     request = Request(target=found.target, processes=world.local_size, wrap=wrap, settings=settings)

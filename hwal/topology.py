@@ -7,6 +7,8 @@ from dataclasses import field
 
 from hwal.record import Record, dataclass
 
+TAKEN = 0.25  # of a device's memory: more than a desktop takes, or a driver for itself
+
 
 @dataclass(frozen=True)
 class Device(Record):
@@ -28,6 +30,7 @@ class Device(Record):
         pci: its address on the PCI bus ("0000:4a:00.0").
         ports: speed of each direct link (NVLink, xGMI) that is up, bytes per second in one direction.
         outer: its number in the driver's own enumeration, where masks or another order make that differ from `index`.
+        used_bytes: what is taken of its memory now. users: other processes that compute on it now, as far as they are seen.
     """
 
     backend: str
@@ -46,6 +49,14 @@ class Device(Record):
     pci: str | None = None
     ports: tuple[float, ...] = ()
     outer: int | None = None
+    used_bytes: int | None = None
+    users: int | None = None
+
+    @property
+    def in_use(self) -> bool:
+        """Whether others train on it: a process that computes there, or, as in a container one sees no others', its memory."""
+        taken = self.used_bytes is not None and self.memory_bytes is not None and self.used_bytes > TAKEN * self.memory_bytes
+        return bool(self.users) or taken
 
 
 @dataclass(frozen=True)

@@ -101,6 +101,14 @@ class PassedOver(Record):
 
 
 @dataclass(frozen=True)
+class Picked(Record):
+    """The devices of a target that names none, in the order of the ranks, and why these, where there were others."""
+
+    devices: tuple[Device, ...]
+    why: str | None = None
+
+
+@dataclass(frozen=True)
 class Choice(Record):
     """The backend and devices a target was resolved to, with the reason."""
 
@@ -351,6 +359,7 @@ class Caps(Record):
         pinned_memory: host buffers are worth pinning.
         emulated: precision -> what it costs where a device does not have it natively.
         imaginary: the devices do not exist; nothing trained on them says anything about speed.
+        untried: what no real device has run yet, in words that every plan carries; None where nothing is left to be shown.
     """
 
     frameworks: tuple[str, ...] = ()
@@ -362,3 +371,4 @@ class Caps(Record):
     pinned_memory: bool = False
     emulated: Mapping[str, str] = field(default_factory=dict)
     imaginary: bool = False
+    untried: str | None = None

@@ -9,7 +9,7 @@ from hwal.finding import Finding
 from hwal.host import Host
 from hwal.topology import Device
 from hwal.values import Caps, Decision, Probe, Target
-from hwal_gpu.backend import GpuBackend
+from hwal_gpu.backend import UNTRIED, GpuBackend
 
 EMULATED = {"bf16": "computed in fp32 below Ampere: no faster than fp32, at half the memory for activations"}
 
@@ -19,7 +19,14 @@ class CudaBackend(GpuBackend):
     priority = 100
     extra = "cuda"
     resource = "nvidia.com/gpu"
-    caps = Caps(frameworks=("torch",), collectives="nccl", sharding=True, pinned_memory=True, emulated=EMULATED)
+    caps = Caps(
+        frameworks=("torch",),
+        collectives="nccl",
+        sharding=True,
+        pinned_memory=True,
+        emulated=EMULATED,
+        untried=UNTRIED.format(name="cuda"),
+    )
     runtimes: ClassVar[Mapping[str, str]] = {"torch": "hwal_cuda.torch_runtime:CudaTorchRuntime"}
 
     def probe(self, host: Host, asked: Target | None = None) -> Probe:

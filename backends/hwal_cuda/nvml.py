@@ -18,7 +18,7 @@ T = TypeVar("T")
 PATHS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}  # nvmlGpuTopologyLevel_t; 0: on the same board
 REMOTES = {0: "gpu", 1: "npu", 2: "switch"}  # nvmlIntNvLinkDeviceType_t
 STATES = {0: "not supported", 1: "not started", 2: "in progress", 3: "completed"}
-READ, OK = 0, 0  # nvmlGpuP2PCapsIndex_t, nvmlGpuP2PStatus_t; nvidia-ml-py has the former as a tuple
+READ, OK, UNKNOWN = 0, 0, 6  # nvmlGpuP2PCapsIndex_t, nvmlGpuP2PStatus_t; nvidia-ml-py has the former as a tuple
 LINKS = 18  # at the most, on Hopper and Blackwell
 SPEED = 164  # NVML_FI_DEV_NVLINK_GET_SPEED: MB/s of the link that the scope names
 SPEED_OF_ALL = 90  # NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON, for drivers that do not know the former
@@ -95,7 +95,15 @@ def _gpu(nvml: Any, index: int, handles: dict[int, Any]) -> Gpu:
         ports,
         down,
         _fabric(nvml, handle),
+        int(memory.used) if memory is not None and memory.total else None,
+        None if in_mig else _users(nvml, handle),
     )
+
+
+def _users(nvml: Any, handle: Any) -> tuple[int, ...] | None:
+    """Processes that compute on the GPU. Those of other containers are not among them; what they take of its memory is."""
+    running = _ask(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, handle)
+    return None if running is None else tuple(int(process.pid) for process in running)
 
 
 def _address(bus: str) -> str:
@@ -168,5 +176,6 @@ def _pair(nvml: Any, handles: dict[int, Any], a: int, b: int) -> Pair:
     level = _ask(nvml, nvml.nvmlDeviceGetTopologyCommonAncestor, handles[a], handles[b])
     there = _ask(nvml, nvml.nvmlDeviceGetP2PStatus, handles[a], handles[b], READ)
     back = _ask(nvml, nvml.nvmlDeviceGetP2PStatus, handles[b], handles[a], READ)
-    read = None if there is None or back is None else there == back == OK
+    told = {there, back}
+    read = None if told & {None, UNKNOWN} else told == {OK}
     return Pair(a, b, None if level is None else PATHS.get(int(level)), read)

@@ -175,6 +175,7 @@ def _device(host: Host, gpu: Gpu, place: int, instance: Instance | None) -> Devi
     sources |= {"arch": "driver"} if gpu.capability else {}
     sources |= {"native": "table"} if native else {}
     sources |= {"ports": "driver"} if gpu.ports else {}
+    sources |= {name: "driver" for name, value in (("used_bytes", gpu.used), ("users", gpu.users)) if value is not None}
     device = Device(
         "cuda",
         place,
@@ -190,10 +191,14 @@ def _device(host: Host, gpu: Gpu, place: int, instance: Instance | None) -> Devi
         pci=gpu.pci,
         ports=tuple(port.speed * 1e6 for port in gpu.ports if port.speed),
         outer=gpu.index,
+        used_bytes=gpu.used,
+        users=None if gpu.users is None else sum(host.link("/proc/self") != str(process) for process in gpu.users),
     )
     if instance is None:
         return device
-    return replace(device, name=instance.name or gpu.name, id=instance.uuid, part_of=gpu.uuid, ports=())
+    return replace(
+        device, name=instance.name or gpu.name, id=instance.uuid, part_of=gpu.uuid, ports=(), used_bytes=None, users=None
+    )
 
 
 def _native(capability: tuple[int, int] | None) -> dict[str, str]:

@@ -49,7 +49,8 @@ class Fabric(Record):
 class Gpu(Record):
     """One GPU of NVML's enumeration, which is PCI order and knows no mask. What a call did not tell is None.
 
-    `memory` in bytes; `capability` is the compute capability, (9, 0). `down`: NVLinks that are not up.
+    `memory` in bytes, and `used` of it; `users`: ids of the processes that compute there. `capability` is the compute
+    capability, (9, 0). `down`: NVLinks that are not up.
     """
 
     index: int
@@ -64,6 +65,8 @@ class Gpu(Record):
     ports: tuple[Port, ...] = ()
     down: int = 0
     fabric: Fabric | None = None
+    used: int | None = None
+    users: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)

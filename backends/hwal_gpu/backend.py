@@ -8,7 +8,12 @@ from typing import ClassVar
 from hwal.backend import Backend
 from hwal.host import Host
 from hwal.topology import Device
-from hwal.values import Decision, Plan, Probe, World
+from hwal.values import Decision, Picked, Plan, Probe, World
+
+UNTRIED = (
+    "this version of hwal has trained on no real GPU yet, only on stand-ins of the driver and of torch.cuda: "
+    "hwal selftest --device {name} shows in minutes whether this one keeps the promises"
+)
 
 
 class GpuBackend(Backend):
@@ -20,11 +25,11 @@ class GpuBackend(Backend):
 
     resource: ClassVar[str]
 
-    def unnamed(self, probe: Probe) -> tuple[Device, ...]:
-        """Whole GPUs of the fastest kind, in their best ring."""
+    def unnamed(self, probe: Probe, count: int | None = None) -> Picked:
+        """Whole GPUs of the fastest kind that nobody else uses: the best `count` of them, or all, in their best ring."""
         from hwal.order import for_a_run  # workers import this package too, and never choose
 
-        return for_a_run(probe.devices, probe.links)
+        return for_a_run(probe.devices, probe.links, count)
 
     def rank_environment(self, plan: Plan, world: World, host: Host) -> dict[str, str]:
         """The mask, equal on all ranks: with different masks peers cannot reach each other's memory."""

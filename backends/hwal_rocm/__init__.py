@@ -9,7 +9,7 @@ from hwal.finding import Finding
 from hwal.host import Host
 from hwal.topology import Device
 from hwal.values import Caps, Decision, Probe, Target
-from hwal_gpu.backend import GpuBackend
+from hwal_gpu.backend import UNTRIED, GpuBackend
 
 EMULATED = {"bf16": "computed in fp32 before gfx90a (MI200): no faster than fp32"}
 
@@ -19,7 +19,14 @@ class RocmBackend(GpuBackend):
     priority = 95
     extra = "rocm"
     resource = "amd.com/gpu"
-    caps = Caps(frameworks=("torch",), collectives="nccl", sharding=True, pinned_memory=True, emulated=EMULATED)
+    caps = Caps(
+        frameworks=("torch",),
+        collectives="nccl",
+        sharding=True,
+        pinned_memory=True,
+        emulated=EMULATED,
+        untried=UNTRIED.format(name="rocm"),
+    )
     runtimes: ClassVar[Mapping[str, str]] = {"torch": "hwal_rocm.torch_runtime:RocmTorchRuntime"}
 
     def probe(self, host: Host, asked: Target | None = None) -> Probe:

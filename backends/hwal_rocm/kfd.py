@@ -19,6 +19,7 @@ from hwal.topology import Device, Link
 from hwal_rocm.present import NODES
 
 XGMI, PCIE = 11, 2
+PROCESSES = "/sys/class/kfd/kfd/proc"
 NAMES = {  # gfx_target_version -> (architecture, the boards that have it)
     90000: "gfx900",
     90006: "gfx906",
@@ -44,13 +45,14 @@ class Edge(NamedTuple):
 
 @dataclass(frozen=True)
 class Node:
-    """One node: its properties, bytes of its own memory, and its links and PCIe paths to other nodes by their number."""
+    """One node: its properties, bytes of its own memory, its links and PCIe paths to other nodes by their number, its users."""
 
     number: int
     facts: Mapping[str, int]
     memory: int | None = None
     links: Mapping[int, Edge] = field(default_factory=dict)
     paths: Mapping[int, Edge] = field(default_factory=dict)
+    users: int | None = None
 
     @property
     def is_gpu(self) -> bool:
@@ -72,15 +74,33 @@ def numbers(text: str | None) -> dict[str, int]:
 def nodes(host: Host, root: str = NODES) -> list[Node]:
     """All nodes, by number."""
     found = []
+    users = _users(host)
     for name in sorted((name for name in host.names(root) if name.isdigit()), key=int):
         folder = f"{root}/{name}"
         facts = numbers(host.read(f"{folder}/properties"))
         if facts:
             links, paths = _edges(host, f"{folder}/io_links"), _edges(host, f"{folder}/p2p_links")
-            found.append(Node(int(name), facts, _memory(host, facts, folder), links, paths))
+            own = (host.read(f"{folder}/gpu_id") or "").strip()
+            seen = None if users is None or not own.isdigit() else users[own]
+            found.append(Node(int(name), facts, _memory(host, facts, folder), links, paths, seen))
         else:  # a container was not given this device
             found.append(Node(int(name), facts))
     return found
+
+
+def _users(host: Host) -> Counter[str] | None:
+    """Other processes with memory on a GPU, by its gpu_id; None where the driver does not list them."""
+    if "proc" not in host.names(PROCESSES.rpartition("/")[0]):
+        return None
+    own = host.link("/proc/self")
+    taken = [
+        name.removeprefix("vram_")
+        for process in host.names(PROCESSES)
+        if process != own
+        for name in host.names(f"{PROCESSES}/{process}")
+        if name.startswith("vram_") and (host.read(f"{PROCESSES}/{process}/{name}") or "").strip() not in ("", "0")
+    ]
+    return Counter(taken)
 
 
 def _edges(host: Host, folder: str) -> dict[int, Edge]:
@@ -133,7 +153,7 @@ def devices(found: list[Node], source: str) -> tuple[Device, ...]:
         numa = cpus.index(near[0]) if len(near) == 1 else None
         xgmi = [edge for edge in node.links.values() if edge.kind == XGMI]
         ports = tuple(edge.most * 1e6 for edge in xgmi) if all(edge.most for edge in xgmi) else ()
-        known = {"numa": numa, "memory_bytes": node.memory, "arch": arch(node), "ports": ports or None}
+        known = {"numa": numa, "memory_bytes": node.memory, "arch": arch(node), "ports": ports or None, "users": node.users}
         result.append(
             Device(
                 "rocm",
@@ -147,6 +167,7 @@ def devices(found: list[Node], source: str) -> tuple[Device, ...]:
                 pci=address(node),
                 ports=ports,
                 outer=i,
+                users=node.users,
                 sources={name: source for name, value in known.items() if value is not None},
             )
         )

@@ -97,6 +97,8 @@ def _device(host: Host, device: Device, place: int) -> Device:
     sources |= {"numa": "sysfs"} if numa is not None else {}
     sources |= {"cores": "sysfs", "threads": "sysfs"} if near else {}
     sources |= {"native": "table"} if native else {}
+    used = (host.read(f"{pci.DEVICES}/{device.pci}/mem_info_vram_used") or "").strip() if device.part_of is None else ""
+    sources |= {"used_bytes": "sysfs"} if used.isdigit() else {}
     return replace(
         device,
         index=place,
@@ -105,6 +107,7 @@ def _device(host: Host, device: Device, place: int) -> Device:
         cores=near,
         threads=len(near) if near else None,
         native=native,
+        used_bytes=int(used) if used.isdigit() else None,
         sources=sources,
     )
 

@@ -194,10 +194,10 @@ def _plan(request: Request, found: Survey, source: str | None, world: World) -> 
             plan = at_world(plan, request.settings, machines, found.backends[plan.backend].caps)
         return choice, plan
     framework = framework_of(source, request.script, request.framework)
-    choice = choose(found.target, found.probes, found.backends)
-    nodes = elastic.most_nodes(request.engine_arguments)
-    if world.launcher != "none":  # the world is there already, and the plan describes it
+    nodes, for_all = elastic.most_nodes(request.engine_arguments), world.launcher == "none"
+    if not for_all:  # the world is there already, and the plan describes it
         request, nodes = replace(request, processes=world.local_size), world.nodes
+    choice = choose(found.target, found.probes, found.backends, request.processes, for_all)
     return choice, make_plan(choice, found.backends[choice.backend].caps, request, framework, nodes)
 
 

@@ -5,21 +5,13 @@ ranks with NUMA nodes and NICs. What it cannot: NCCL and RCCL search their own r
 permutation of all of them makes a plain all-reduce no faster.
 """
 
-from collections.abc import Sequence
-
 from hwal.order.answer import Answer
 from hwal.order.graph import Graph, graph
 from hwal.order.groups import groups
 from hwal.order.kinds import fastest
 from hwal.order.pack import pack, simple, static
 from hwal.order.ring import order
+from hwal.order.run import for_a_run
 from hwal.order.select import select
-from hwal.topology import Device, Link
 
 __all__ = ["Answer", "Graph", "fastest", "for_a_run", "graph", "groups", "order", "pack", "select", "simple", "static"]
-
-
-def for_a_run(devices: Sequence[Device], links: Sequence[Link]) -> tuple[Device, ...]:
-    """What a run takes when no devices are named, in the order of its ranks: whole devices of one kind, in their best ring."""
-    chosen, _ = fastest([device for device in devices if not device.parts])
-    return tuple(chosen[place] for place in order(graph(chosen, links)).places)

@@ -47,7 +47,7 @@ def make_plan(choice: Choice, caps: Caps, request: Request, framework: Decision,
         micro_batch=request.settings.micro_batch,
         nodes=nodes,
         wrap=request.wrap,
-        notes=layout.notes + cost + cut,
+        notes=layout.notes + cost + cut + (() if caps.untried is None else (caps.untried,)),
     )
 
 

@@ -128,6 +128,8 @@ def cuda_hosts() -> dict[str, Recording]:
     mixed = flat("a100-pcie", 3, "NODE")
     mixed = replace(mixed, gpus=(gpu("t4", 0), *mixed.gpus[1:]))
     lost = with_gpu(hgx, 5, trouble=Trouble(15, "GPU is lost"), uuid=None, name=None, ports=())
+    busy = with_gpu(with_gpu(hgx, 0, used=30 * GIB, users=(81, 82)), 1, used=GIB, users=(81,))
+    busy = with_gpu(with_gpu(busy, 2, used=GIB // 2, users=()), 4, used=75 * GIB, users=())
     pairs = wired("a100-pcie", rows("a100-pcie-pairs"), 3)
     mask = "CUDA_VISIBLE_DEVICES"
     ready = host(hgx, "HGX H100")
@@ -164,6 +166,7 @@ def cuda_hosts() -> dict[str, Recording]:
         "masked-empty": host(hgx, "An empty mask", env={mask: ""}),
         "masked-twice": host(hgx, "A mask that names a GPU twice", env={mask: "1,1"}),
         "masked-cut": host(hgx, "A mask with an entry that names nothing", env={mask: "2,99,3"}),
+        "in-use": host(busy, "HGX H100 that others train on: two seen as processes, one, of another container, by its memory"),
         "lost": host(lost, "HGX H100 with a GPU that has fallen off the bus", numa=(0,) * 8),
         "container-hidden": without(ready, "/dev/"),
         "container-two": replace(ready, drivers={READER: replace(hgx, gpus=hgx.gpus[:2], pairs=hgx.pairs[:1]).to_dict()}),
@@ -261,12 +264,18 @@ def rocm_hosts() -> dict[str, Recording]:
         .replace("unique_id 655363", "unique_id 655360")
         for path, text in parts.files.items()
     }
+    taken = {"/sys/class/kfd/kfd/proc/81/vram_1002": "4096\n", "/sys/class/kfd/kfd/proc/81/vram_1003": "0\n"}
+    taken |= {f"/sys/class/kfd/kfd/topology/nodes/{i + 2}/gpu_id": f"{1000 + i}\n" for i in range(8)}
+    taken |= {f"/sys/bus/pci/devices/{bus(i)}/mem_info_vram_used": f"{(50 if i == 5 else 1) * GIB}\n" for i in range(8)}
     boards = {path: text for path, text in kfd(100300, {}, 1, "").files.items() if path.startswith(("/sys/bus", "/proc"))}
     return {
         "mi250x-8": kfd(90010, MI250, 8, "Four MI250X: eight dies"),
         "mi210-hives": kfd(90010, hives, 8, "Eight MI210 in two hives"),
         "mi300x-8": mi300,
         "mi300x-cpx": replace(parts, files=one),
+        "in-use": replace(
+            mi300, files={**mi300.files, **taken}, about="Eight MI300X, two of them used by others. Written by hand."
+        ),
         "mi50": kfd(90006, {}, 2, "Two MI50 without a bridge"),
         "rx6800": kfd(100300, {}, 1, "One RX 6800"),
         "masks": replace(

@@ -88,6 +88,15 @@ EXPECTED = {
     "masked-empty": blocked("CUDA_VISIBLE_DEVICES is empty"),
     "masked-twice": blocked("names GPU 1 twice: CUDA then sees none"),
     "masked-cut": Expected((H100[2],), says=("'99' names no GPU here, and all that follows it is ignored",)),
+    "in-use": Expected(
+        tuple(
+            {**H100[i], "users": users, "used_bytes": used}
+            for i, (users, used) in enumerate(
+                ((2, 30 << 30), (1, 1 << 30), (0, 1 << 29), (None, None), (0, 75 << 30), *[(None, None)] * 3)
+            )
+        ),
+        links=pairs(8, "NV18"),
+    ),
     "lost": Expected(
         tuple(row("h100", i, 0) for i in range(8) if i != 5),
         links=pairs(7, "NV18"),

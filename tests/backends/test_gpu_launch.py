@@ -41,6 +41,7 @@ def _launch(name: str, host: RecordedHost) -> Iterator[str]:
         yield f"{name}: {error.what}"
         return
     backend = Registry(host).load(kind)
+    assert any("no real GPU yet" in note for note in plan.notes)
     ranks = [f"{process.devices[0]} beside {process.cores[0] if process.cores else '?'}" for process in plan.processes]
     yield f"{name}: {plan.precision.value}, {len(ranks)} ranks: {', '.join(ranks)}"
     wants = wanted(backend, plan, backend.probe(host), host)

@@ -56,6 +56,10 @@ EXPECTED = {
     "mi210-hives": Expected(halves("gfx90a", 8), links=wired(HIVES)),
     "mi300x-8": Expected(MI300, links=("XGMI",) * 28),
     "mi300x-cpx": Expected(PARTS, links=("XGMI",) * 6, says=("4 devices are partitions of 1 GPUs",)),
+    "in-use": Expected(
+        tuple({**MI300[i], "users": int(i == 2), "used_bytes": (50 if i == 5 else 1) << 30} for i in range(8)),
+        links=("XGMI",) * 28,
+    ),
     "mi50": Expected(
         tuple(row("gfx906", i, i, native={"fp16": "vector units", "fp32": "vector units"}) for i in range(2)), links=("SYS",)
     ),

@@ -41,6 +41,7 @@ def _gpu(gpu: Gpu) -> Iterator[str]:
         return
     facts = {"uuid": gpu.uuid, "name": gpu.name, "pci": gpu.pci and f"0000{gpu.pci.upper()}", "memory": gpu.memory}
     facts["capability"] = gpu.capability and f"{gpu.capability[0]}.{gpu.capability[1]}"
+    facts |= {"used": gpu.used, "processes": None if gpu.users is None else " ".join(map(str, gpu.users))}
     facts["mig"] = None if gpu.mig is None else int(gpu.mig)
     yield from (f"{own}.{name} {value}" for name, value in facts.items() if value is not None)
     for i, part in enumerate(gpu.instances):

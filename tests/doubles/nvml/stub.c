@@ -138,9 +138,23 @@ int nvmlDeviceGetMemoryInfo(handle device, unsigned long long *out) {
     const char *value = look(name_of(device, "memory"));
     if (!value) return NOT_SUPPORTED;
     out[0] = strtoull(value, NULL, 0);
-    out[1] = out[0];
-    out[2] = 0;
+    out[2] = (unsigned long long)number(name_of(device, "used"), 0);
+    out[1] = out[0] - out[2];
     return SUCCESS;
+}
+struct process { uint pid; unsigned long long memory; uint instance, compute; };
+int nvmlDeviceGetComputeRunningProcesses_v3(handle device, uint *count, struct process *out) {
+    BEGIN(device, "nvmlDeviceGetComputeRunningProcesses");
+    const char *value = look(name_of(device, "processes"));
+    if (!value) return NOT_SUPPORTED;
+    uint room = *count, found = 0;
+    for (char *next; *value; value = next) {
+        long pid = strtol(value, &next, 10);
+        if (next == value) break;
+        if (found++ < room) out[found - 1] = (struct process){(uint)pid, 1u << 30, 0xFFFFFFFFu, 0xFFFFFFFFu};
+    }
+    *count = found;
+    return found > room ? 7 : SUCCESS;
 }
 int nvmlDeviceGetCudaComputeCapability(handle device, int *major, int *minor) {
     BEGIN(device, "nvmlDeviceGetCudaComputeCapability");

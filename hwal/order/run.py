@@ -1,0 +1,44 @@
+"""What a run takes when no devices are named: whole ones of one kind that nobody else uses, in their best ring."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hwal.order.graph import graph
+from hwal.order.kinds import fastest
+from hwal.order.ring import order
+from hwal.order.select import select
+from hwal.topology import Device, Link
+from hwal.values import Picked
+
+GIB = 1 << 30
+
+
+def for_a_run(devices: Sequence[Device], links: Sequence[Link], count: int | None = None) -> Picked:
+    """`count` devices, or all; those in use only where there are not enough others."""
+    chosen, others = fastest([device for device in devices if not device.parts])
+    why = [f"not mixed with {', '.join(others)}"] if others else []
+    used = [device for device in chosen if device.in_use]
+    free = [device for device in chosen if not device.in_use]
+    enough = bool(free) if count is None else count <= len(free)
+    if used:
+        whose = ", ".join(map(_use, used))
+        why.append(f"left out, in use by others: {whose}" if enough else f"in use by others, for want of free ones: {whose}")
+    field = free if enough else list(chosen)
+    net = graph(field, links)
+    if count is not None and 0 < count < len(field):
+        answer = select(net, count)
+        worst = f", their worst link {answer.bottleneck}" if answer.bottleneck else ""
+        why.insert(0, f"the best {count} of {len(field)}{worst}: {answer.why}")
+        field = [field[place] for place in answer.places]
+        net = graph(field, links)
+    return Picked(tuple(field[place] for place in order(net).places), "; ".join(why) or None)
+
+
+def _use(device: Device) -> str:
+    """`3 (2 processes, 31.0 of 80.0 GiB, from the driver)`."""
+    facts = [f"{device.users} process{'es' * (device.users > 1)}"] if device.users else []
+    if device.used_bytes is not None and device.memory_bytes is not None:
+        facts.append(f"{device.used_bytes / GIB:.1f} of {device.memory_bytes / GIB:.1f} GiB")
+    source = device.sources.get("users") or device.sources.get("used_bytes")
+    return f"{device.index} ({', '.join((*facts, *([f'from {source}'] if source else [])))})"
