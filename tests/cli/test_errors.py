@@ -67,8 +67,8 @@ hwal: error: cannot read nothing.json: No such file or directory
 
 $ hwal devices --from s.py
 2
-hwal: error: not a file that hwal or a vendor's tool wrote: nothing in it is known
-  where: s.py
+hwal: error: not a file that hwal or a vendor's tool wrote: 'import torch' is nothing known
+  where: s.py, line 1
   try:   hwal devices --json, nvidia-smi topo -m or amd-smi topology write such a file; hwal devices --help names all
 
 $ hwal devices --from empty.json
