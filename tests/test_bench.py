@@ -18,6 +18,7 @@ SMALLEST = {
     "loading": ("--blocks 2 --width 64", []),
     "memory": ("--blocks 2 --width 64 --worlds 2", []),
     "micro_batch": ("--rows 64 --limits none", []),
+    "order": ("--rounds 1", []),
     "pairs": ("--worlds 1", []),
     "saving": ("--blocks 2 --width 64 --rounds 1", []),
     "watching": ("--rounds 1 --steps 20", []),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations
 
 from hypothesis import strategies as st
@@ -78,3 +79,10 @@ def islands(sizes: Sequence[int], inside: str, between: str) -> Graph:
     numa = [i for i, size in enumerate(sizes) for _ in range(size)]
     rows = [["X" if a == b else inside if x == y else between for b, y in enumerate(numa)] for a, x in enumerate(numa)]
     return graph(*machine(rows, numa))
+
+
+def dgx_1v() -> tuple[list[Link], list[Link]]:
+    """The links of a DGX-1V as nvidia-smi prints them, and with the PCIe path beside each."""
+    paths = "PIX PHB PHB SYS SYS SYS SYS|PHB PHB SYS SYS SYS SYS|PIX SYS SYS SYS SYS|SYS SYS SYS SYS|PIX PHB PHB|PHB PHB|PIX"
+    _, plain = machine(matrix("dgx-1v"))
+    return plain, [replace(link, path=path) for link, path in zip(plain, paths.replace("|", " ").split(), strict=True)]

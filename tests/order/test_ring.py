@@ -67,12 +67,18 @@ def test_other_numbers_give_the_same_worth(network: Graph, chance: random.Random
 
 @given(nets(), st.data())
 def test_a_faster_link_never_lowers_the_worst(network: Graph, data: st.DataObject) -> None:
+    better = with_a_better_link(network, data)
+    for chain in (False, True):
+        before, after = (worst(n, order(n, chain).places, chain) for n in (network, better))
+        assert after >= before
+
+
+def with_a_better_link(network: Graph, data: st.DataObject) -> Graph:
+    """The machine with one link of the best level there is."""
     a, b = data.draw(st.sampled_from(list(combinations(range(network.n), 2))))
     level = [list(row) for row in network.level]
     level[a][b] = level[b][a] = network.levels - 1
-    better = replace(network, level=tuple(map(tuple, level)))
-    before, after = (worst(n, order(n).places, False) for n in (network, better))
-    assert after >= before
+    return replace(network, level=tuple(map(tuple, level)))
 
 
 @given(nets(), st.booleans())
@@ -160,6 +166,18 @@ def test_seventy_two_in_islands_are_certified() -> None:
     assert not answer.exact and "proven" in answer.why
     low, at, _, changes = key(network.among(shuffled), answer.places)
     assert (low, at, changes) == (0, -9, -9), "one crossing from island to island"
+
+
+@pytest.mark.parametrize("chain", (False, True), ids=("ring", "chain"))
+def test_the_links_of_a_torus_are_enough_for_its_ring(chain: bool) -> None:
+    """Each of 72 devices has four neighbours among 71: greedy orders run into corners, and a ring without others exists."""
+    names = list(range(72))
+    random.Random(2).shuffle(names)
+    near = {frozenset((names[i], names[(i + 9) % 72])) for i in range(72)}
+    near |= {frozenset((names[i], names[i // 9 * 9 + (i + 1) % 9])) for i in range(72)}
+    rows = [["X" if a == b else "NV1" if {a, b} in near else "SYS" for b in range(72)] for a in range(72)]
+    answer = order(graph(*machine(rows)), chain)
+    assert answer.bottleneck == "NV1" and not answer.exact and "is proven" in answer.why
 
 
 @given(nets(4, 7), st.booleans())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -13,8 +12,8 @@ from hypothesis import strategies as st
 from hwal.order import Graph, graph, groups, order, pack, select, simple, static
 from hwal.order.ring import key
 from hwal.topology import Device, Link
-from tests.order.machines import MATRICES, islands, machine, matrix, net, nets
-from tests.order.test_ring import best_by_force
+from tests.order.machines import MATRICES, dgx_1v, islands, machine, matrix, net, nets
+from tests.order.test_ring import best_by_force, with_a_better_link
 
 
 def worth(network: Graph, places: tuple[int, ...]) -> tuple[int, int, int, list[int]]:
@@ -47,6 +46,19 @@ def test_any_machine_by_brute_force(network: Graph, data: st.DataObject) -> None
     best = max(combinations(range(network.n), k), key=lambda places: worth(network, places))
     found = select(network, k)
     assert worth(network, found.places)[:3] == worth(network, best)[:3]
+
+
+@given(nets(4, 6), st.data())
+def test_what_must_not_change_the_best(network: Graph, data: st.DataObject) -> None:
+    """Other numbers give a set and blocks of the same worth; a better link never a worse bottleneck."""
+    other = network.among(data.draw(st.permutations(range(network.n))))
+    better = with_a_better_link(network, data)
+    k = data.draw(st.integers(2, network.n))
+    one, renamed, more = (worth(net, select(net, k).places)[:3] for net in (network, other, better))
+    assert one == renamed and more[0] >= one[0]
+    size = data.draw(st.sampled_from([d for d in range(2, network.n + 1) if network.n % d == 0]))
+    one_cut, renamed_cut, more_cut = (inside(net, list(groups(net, size).blocks)) for net in (network, other, better))
+    assert one_cut == renamed_cut and more_cut[0] >= one_cut[0]
 
 
 def test_one_and_all() -> None:
@@ -148,13 +160,6 @@ def test_many_groups_are_grown() -> None:
 def test_brute_force_of_the_ring_knows_the_optimum() -> None:
     assert best_by_force(net("dgx-1v")) == (0, 3, 2, 1, 5, 6, 7, 4)
     assert select(graph([Device("cuda", 3), Device("cuda", 5)], []), 2).places == (0, 1)
-
-
-def dgx_1v() -> tuple[list[Link], list[Link]]:
-    """Its links as nvidia-smi prints them, and with the PCIe path beside each."""
-    paths = "PIX PHB PHB SYS SYS SYS SYS|PHB PHB SYS SYS SYS SYS|PIX SYS SYS SYS SYS|SYS SYS SYS SYS|PIX PHB PHB|PHB PHB|PIX"
-    _, plain = machine(matrix("dgx-1v"))
-    return plain, [replace(link, path=path) for link, path in zip(plain, paths.replace("|", " ").split(), strict=True)]
 
 
 def test_as_fleets_allocate() -> None:
