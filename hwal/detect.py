@@ -71,7 +71,7 @@ def read_machine(path: str) -> Machine | RecordedHost:
         return Machine.from_json(text, path)
     number, line = next(((i, line.strip()) for i, line in enumerate(text.splitlines(), 1) if line.strip()), (1, ""))
     raise UsageError(
-        f"not a file that hwal or a vendor's tool wrote: {f'{line[:60]!r} is nothing known' if line else 'it is empty'}",
+        f"not a file that hwal or a vendor's tool wrote: it {f'begins with {line[:60]!r}' if line else 'is empty'}",
         where=f"{path}, line {number}",
         hint="hwal devices --json, nvidia-smi topo -m or amd-smi topology write such a file; hwal devices --help names all",
     )

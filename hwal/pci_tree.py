@@ -6,7 +6,7 @@ tree meet: PIX below one bridge, PXB below several, PHB at the CPU, SYS across C
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -14,6 +14,7 @@ from hwal.errors import RecordError
 from hwal.markup import Element
 from hwal.topology import Device, Link
 
+NEAREST = ("PIX", "PXB", "PHB", "NODE", "SYS")  # classes of a PCIe path, the shortest first
 SWITCH = "0x068000"  # PCI class of an NVSwitch's bridge
 
 
@@ -78,12 +79,35 @@ def _direct(gpus: list[Element], where: str, name: str) -> dict[str, tuple[int, 
     return links
 
 
-def devices(found: list[Leaf], backend: str) -> tuple[Device, ...]:
-    """A Device for each GPU: address and NUMA node."""
+def devices(found: list[Leaf], backend: str, root: Element) -> tuple[Device, ...]:
+    """A Device for each GPU: address, NUMA node, nearest NICs."""
+    nics = list(_nics(root, ()))
     return tuple(
-        Device(backend, i, id=leaf.address, numa=_numa(leaf), sources={"numa": "text"}, pci=leaf.address)
+        Device(
+            backend,
+            i,
+            id=leaf.address,
+            numa=_numa(leaf),
+            sources={"numa": "text"},
+            pci=leaf.address,
+            nics=nearest({name: _path(leaf.above, above) for name, above in nics}),
+        )
         for i, leaf in enumerate(found)
     )
+
+
+def nearest(paths: Mapping[str, str]) -> dict[str, str]:
+    """Of NICs and the classes of the paths to them those on the shortest. Raises ValueError for a class that is none."""
+    best = min(map(NEAREST.index, paths.values()), default=0)
+    return {name: path for name, path in paths.items() if path == NEAREST[best]}
+
+
+def _nics(element: Element, above: tuple[Element, ...]) -> Iterator[tuple[str, tuple[Element, ...]]]:
+    """The name of each NIC's port, and the elements above the NIC's own PCI function."""
+    if element.name == "net" and "name" in element.attributes:
+        yield element.attributes["name"], above[:-1]
+    for child in element.children:
+        yield from _nics(child, (*above, element) if element.name in ("cpu", "pci") else above)
 
 
 def _numa(leaf: Leaf) -> int | None:
@@ -95,7 +119,7 @@ def links(found: list[Leaf], backend: str, where: str, direct: str) -> tuple[Lin
     """A Link for each pair. Raises RecordError, naming the line, where two GPUs do not agree on the links between them."""
     result = []
     for (a, one), (b, other) in combinations(enumerate(found), 2):
-        path = _path(one, other)
+        path = _path(one.above, other.above)
         count = _count(one, other, where, direct)
         if count:
             name = f"NV{count}" if direct == "nvlink" else direct.upper()
@@ -122,13 +146,14 @@ def _count(one: Leaf, other: Leaf, where: str, direct: str) -> int:
     return min(sum(leaf.direct[target][0] for target in shared) for leaf in (one, other))
 
 
-def _path(one: Leaf, other: Leaf) -> str:
-    common = [a for a, b in zip(one.above, other.above, strict=False) if a is b]
+def _path(one: tuple[Element, ...], other: tuple[Element, ...]) -> str:
+    """The class of the path between two PCI functions, by the elements above each, from the CPU down."""
+    common = [a for a, b in zip(one, other, strict=False) if a is b]
     if not common:
         return "SYS"
     if len(common) == 1:
         return "PHB"
-    below = (len(one.above) - len(common), len(other.above) - len(common))
+    below = (len(one) - len(common), len(other) - len(common))
     return "PIX" if max(below) == 0 else "PXB"
 
 

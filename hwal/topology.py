@@ -29,6 +29,7 @@ class Device(Record):
         parts: ids of the partitions it is cut into: it is none to train on as a whole then.
         pci: its address on the PCI bus ("0000:4a:00.0").
         ports: speed of each direct link (NVLink, xGMI) that is up, bytes per second in one direction.
+        nics: the NICs nearest to it -> class of the path there ("mlx5_0" -> "PIX"); empty where none is known.
         outer: its number in the driver's own enumeration, where masks or another order make that differ from `index`.
         used_bytes: what is taken of its memory now. users: other processes that compute on it now, as far as they are seen.
     """
@@ -49,6 +50,7 @@ class Device(Record):
     pci: str | None = None
     ports: tuple[float, ...] = ()
     outer: int | None = None
+    nics: Mapping[str, str] = field(default_factory=dict)
     used_bytes: int | None = None
     users: int | None = None
 

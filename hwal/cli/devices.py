@@ -127,6 +127,7 @@ def table(machine: Machine, nothing: str | None, width: int) -> list[str]:
         if probe.state == "ready" and probe.devices:
             lines += ["", *_fill(f"{probe.backend}: {probe.reason}", width), *_devices(probe.devices, width)]
             lines += _native(probe.devices, width)
+            lines += _nics(probe.devices, width)
             lines += _links(probe.links, width)
             lines += [line for note in probe.notes for line in _fill(f"note: {note}", width, "  ")]
     for probe in machine.probes:
@@ -187,6 +188,17 @@ def _native(devices: Sequence[Device], width: int) -> list[str]:
         which = f" of {ranges(indices)}" if len(groups) > 1 else ""
         lines += _fill(f"native precisions{which}: {text}", width, "  ")
     return lines
+
+
+def _nics(devices: Sequence[Device], width: int) -> list[str]:
+    """Which NICs are nearest; devices that have the same are told together."""
+    groups: dict[str, list[int]] = {}
+    for device in devices:
+        for path in dict.fromkeys(device.nics.values()):
+            names = ", ".join(name for name, other in device.nics.items() if other == path)
+            groups.setdefault(f"{names} ({path})", []).append(device.index)
+    told = "; ".join(f"{ranges(indices)} {nics}" for nics, indices in groups.items())
+    return _fill(f"nearest NICs: {told}", width, "  ") if told else []
 
 
 def _links(links: Sequence[Link], width: int) -> list[str]:

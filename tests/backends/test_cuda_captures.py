@@ -101,10 +101,14 @@ NIC Legend:
 
 
 def test_nics_by_gpu() -> None:
-    assert read(NICS).notes == ("nearest NICs: GPU 0 mlx5_0 (PIX); GPU 1 NIC1, rocep4s0f0 (PXB)",)
-    assert read(NICS.replace("SYS\tPXB\tPXB", "SYS\tPXBPXB")).notes == ()  # which is whose?
-    assert read(NICS.replace("SYS\tPXB\tPXB", "PIX\tSYS\tSYS")).notes == ()  # all alike
-    assert read(SPACES).notes == ()
+    expected = [{"mlx5_0": "PIX"}, {"NIC1": "PXB", "rocep4s0f0": "PXB"}]
+    assert [device.nics for device in read(NICS).devices] == expected
+    glued = NICS.replace("SYS\tPXB\tPXB", "SYS\tPXBPXB")
+    assert [device.nics for device in read(glued).devices] == expected
+    cut = NICS.replace("SYS\tPXB\tPXB", "SYS\tPXB")
+    assert [device.nics for device in read(cut).devices] == [expected[0], {}], "which is whose?"
+    assert read(SPACES).devices[0].nics == {"mlx5_0": "SYS"}
+    assert read(NICS.replace("SYS\tPXB", "SOC\tPXB")).devices[1].nics == expected[1]
 
 
 LIST = """\
@@ -324,6 +328,9 @@ def test_the_tree_of_nccl() -> None:
     assert [link.class_ for link in probe.links] == ["PIX", "PHB", "NV2", "PHB", "SYS", "SYS"]
     assert probe.links[2].path == "SYS"
     assert [link.class_ for link in read(SWITCHED).links] == ["NV9"]
+    nic = '<pci busid="0000:1d:00.0" class="0x020700"><nic><net name="mlx5_0" dev="0"/></nic></pci>\n    </pci>'
+    with_nic = read(TREE.replace("    </pci>", f"  {nic}", 1)).devices
+    assert [dict(device.nics) for device in with_nic] == [{"mlx5_0": p} for p in ("PIX", "PIX", "PHB", "SYS")]
     template = read(TREE.replace("<gpu", "<x").replace("</gpu", "</x"))
     assert [link.class_ for link in template.links] == ["PIX", "PHB", "SYS", "PHB", "SYS", "SYS"]
 

@@ -67,7 +67,7 @@ hwal: error: cannot read nothing.json: No such file or directory
 
 $ hwal devices --from s.py
 2
-hwal: error: not a file that hwal or a vendor's tool wrote: 'import torch' is nothing known
+hwal: error: not a file that hwal or a vendor's tool wrote: it begins with 'import torch'
   where: s.py, line 1
   try:   hwal devices --json, nvidia-smi topo -m or amd-smi topology write such a file; hwal devices --help names all
 

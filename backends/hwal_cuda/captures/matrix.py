@@ -13,7 +13,7 @@ from itertools import combinations, takewhile
 from hwal.topology import Device, Link
 from hwal.values import Probe
 from hwal_cuda.captures.build import damaged, probe
-from hwal_cuda.captures.nics import notes
+from hwal_cuda.captures.nics import legend, near
 
 TOOL = "nvidia-smi topo -m"
 CELL = re.compile(r"X|NV\d+|PIX|PXB|PHB|PSB|NODE|SYS|SOC|N/A")
@@ -38,7 +38,8 @@ def read(lines: list[str], where: str) -> Probe | None:
     others = columns[len(labels) :]
     if columns[: len(labels)] != labels or len(set(labels)) != len(labels):
         raise damaged(f"the header's GPU columns are {' '.join(labels)}", where, at + 1, TOOL)
-    cells, nics, devices = [], [], []
+    names = [legend(rows).get(name, name) for name in others]
+    cells, devices = [], []
     number = at
     for i, label in enumerate(labels):
         number = _next(rows, number)
@@ -47,13 +48,13 @@ def read(lines: list[str], where: str) -> Probe | None:
         if not parts or parts[0] != label:
             got = f"begins with {parts[0]!r}" if parts else "is missing"
             raise damaged(f"the row of {label} {got}: {len(labels)} GPU columns need as many rows", where, number + 1, TOOL)
-        nics.append(parts[1 + len(labels) : 1 + len(labels) + len(others)])
         cells.append(_cells(parts[1:], i, label, len(labels), where, number + 1))
         if len(list(takewhile(CELL.fullmatch, parts[1:]))) > len(labels) + len(others) + parts[1:].count("N/A"):
             raise damaged(f"the row of {label} has more cells than the header has columns", where, number + 1, TOOL)
         numa = _numa(row, len(labels) + len(others), len(head), AFFINITY in rows[at], "NUMA Affinity" in trailing)
         sources = {} if numa is None else {"numa": "text"}
-        devices.append(Device("cuda", i, numa=numa, outer=int(label[3:]), sources=sources))
+        nics = near(names, parts[1 + len(labels) :])
+        devices.append(Device("cuda", i, numa=numa, outer=int(label[3:]), sources=sources, nics=nics))
         for j in range(i):
             if cells[i][j] != cells[j][i]:
                 what = f"{label} to {labels[j]} is {cells[i][j]}, but {labels[j]} to {label} is {cells[j][i]}"
@@ -67,7 +68,7 @@ def read(lines: list[str], where: str) -> Probe | None:
         Link(a, b, "" if cells[a][b] == "N/A" else cells[a][b], source="text", backend="cuda", count=_bundle(cells[a][b]))
         for a, b in combinations(range(len(labels)), 2)
     ]
-    return probe(devices, TOOL, notes(others, nics, rows), links)
+    return probe(devices, TOOL, (), links)
 
 
 def _is_header(row: str) -> bool:

@@ -52,7 +52,7 @@ def read_tree(text: str, where: str) -> Probe | None:
         return _graph(root, where)
     found = pci_tree.leaves(root, where, "nvlink", ("0x0302", "0x0300"))
     links = pci_tree.links(found, "cuda", where, "nvlink")
-    return probe(pci_tree.devices(found, "cuda"), "NCCL's topology file", (), links)
+    return probe(pci_tree.devices(found, "cuda", root), "NCCL's topology file", (), links)
 
 
 def _graph(root: Element, where: str) -> Probe:

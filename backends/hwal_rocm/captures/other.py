@@ -82,7 +82,9 @@ def read_tree(text: str, where: str) -> Probe:
     """The topology file that RCCL writes."""
     root = parse(text, where)
     found = pci_tree.leaves(root, where, "xgmi", ("0x0380", "0x1200"))
-    devices = [replace(device, arch=_gfx(leaf)) for device, leaf in zip(pci_tree.devices(found, "rocm"), found, strict=True)]
+    devices = [
+        replace(device, arch=_gfx(leaf)) for device, leaf in zip(pci_tree.devices(found, "rocm", root), found, strict=True)
+    ]
     return probe(devices, pci_tree.links(found, "rocm", where, "xgmi"), "RCCL's topology file")
 
 
