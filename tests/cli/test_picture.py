@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from xml.etree import ElementTree
@@ -28,7 +29,7 @@ def texts(root: ElementTree.Element) -> list[str]:
 
 def lines(root: ElementTree.Element) -> list[str]:
     """What the drawn links say of themselves."""
-    return [each.findtext(f"{SVG}title") or "" for each in root.iter(f"{SVG}line") if each.find(f"{SVG}title") is not None]
+    return [each.findtext(f"{SVG}title") or "" for each in root.iter(f"{SVG}path") if each.find(f"{SVG}title") is not None]
 
 
 def test_a_mesh() -> None:
@@ -61,8 +62,23 @@ def test_each_ring_is_drawn(name: str) -> None:
     assert used <= drawn
 
 
+def test_nics_stand_in_the_boxes() -> None:
+    near: list[dict[str, str]] = [{"mlx5_0": "PIX"}, {"rocep4s0f0np0": "PXB"}, {"mlx5_2": "SYS", "mlx5_3": "SYS"}, {}]
+    devices, links = machine(matrix("p3.8xlarge"))
+    said = texts(picture([replace(device, nics=nics) for device, nics in zip(devices, near, strict=True)], links))
+    assert {"mlx5_0 PIX", "rocep4s0f0… PXB", "2 NICs SYS", "NICs of 2: mlx5_2 mlx5_3"} < set(said)
+    assert len(said) - len(texts(picture(devices, links))) == 4
+
+
+def test_what_is_not_known_is_not_called_proven() -> None:
+    said = texts(picture([Device("cuda", i) for i in range(3)], [Link(a, b, "") for a, b in ((0, 1), (0, 2), (1, 2))]))
+    assert "ring (thick): 0 1 2: as they are, for nothing is known of how they are linked" in said
+
+
 def test_one_and_many() -> None:
-    assert texts(picture([Device("cuda", 0, numa=0)], []))[1:3] == ["0", "NUMA 0"]
+    assert texts(picture([Device("cuda", 0, numa=0)], []))[1:] == ["0", "NUMA 0", "a single device"]
+    first, second = (each for each in picture(*machine(matrix("2x5090"))).iter(f"{SVG}rect") if each.get("stroke"))
+    assert first.get("y") == second.get("y"), "two stand side by side"
     devices = [Device("cuda", i) for i in range(72)]
     links = [Link(a, b, "NV18", p2p=a > 0) for a, b in combinations(range(72), 2)]
     root = picture(devices, links)
