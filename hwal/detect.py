@@ -55,11 +55,10 @@ def read_machine(path: str) -> Machine | RecordedHost:
     if source.is_dir():
         return RecordedHost.load(source)
     try:
-        text = _decoded(source.read_bytes())
-    except (OSError, UnicodeDecodeError) as error:
+        text = _decoded(source.read_bytes(), path)
+    except OSError as error:
         raise UsageError(
-            f"cannot read {path}: {getattr(error, 'strerror', None) or error}",
-            hint="hwal devices --json > FILE writes such a file",
+            f"cannot read {path}: {error.strerror or error}", hint="hwal devices --json > FILE writes such a file"
         ) from None
     if '"probes"' not in text:
         pasted = tidy(text)
@@ -77,6 +76,15 @@ def read_machine(path: str) -> Machine | RecordedHost:
     )
 
 
-def _decoded(content: bytes) -> str:
-    """UTF-8; or UTF-16, as PowerShell writes what is redirected to a file."""
-    return content.decode("utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
+def _decoded(content: bytes, path: str) -> str:
+    """UTF-8; or UTF-16, as PowerShell writes what is redirected. Raises UsageError naming the line that is neither."""
+    encoding = "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+    try:
+        return content.decode(encoding)
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise UsageError(
+            f"cannot read {path}: it is not text in {encoding.upper().removesuffix('-SIG')}",
+            where=f"{path}, line {line}",
+            hint="save it as UTF-8; hwal devices --help names what can be read",
+        ) from None

@@ -130,7 +130,10 @@ def test_a_recorded_host_is_read_from_its_folder(tmp_path: Path) -> None:
     ("content", "said"),
     [
         (None, "cannot read"),
-        (b"\xff\xfe\x00", "cannot read"),
+        (b"\xff\xfe\x00", "it is not text in UTF-16"),
+        (b"GPU0\ncaf\xe9", "line 2"),
+        (b"\n\n", "it is empty"),
+        (b"\nhello\n", "line 2"),
         (b"{", "not JSON"),
         (b"{}", "hwal devices --json"),
         (json.dumps({"probes": [], "devices": 3}).encode(), "'devices' is not a list"),

@@ -12,7 +12,7 @@ from hwal.cli import show
 from hwal.cli.parser import Exit, Parser
 from hwal.display import size
 from hwal.env import TOPOLOGY
-from hwal.errors import EXIT_OK, DeviceError, OutputError
+from hwal.errors import EXIT_OK, DeviceError, OutputError, UsageError, nearest
 from hwal.survey import Survey, survey
 from hwal.topology import Device, Link
 from hwal.values import AUTO, Choice, Machine
@@ -36,11 +36,18 @@ examples:
 """
 
 
+COMMANDS = ("order", "select", "groups")
+
+
 def main(argv: Sequence[str]) -> int:
-    if argv and argv[0] in ("order", "select", "groups"):
+    if argv and argv[0] in COMMANDS:
         from hwal.cli.order import main as choose_devices
 
         return choose_devices(argv[0], argv[1:])
+    if argv and not argv[0].startswith("-"):
+        near = nearest(argv[0], COMMANDS)
+        hint = f"did you mean hwal devices {near}?" if near else "hwal devices --help"
+        raise UsageError(f"unknown command {argv[0]!r}; there are {', '.join(COMMANDS)}", where="hwal devices", hint=hint)
     about = "What hardware is here, what is blocked and why, and what --device auto would take."
     parser = Parser("devices", about, "[order|select|groups] [flags]", EPILOG)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
@@ -66,6 +73,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _survey(source: str | None, device: str) -> Survey:
+    if source == "":
+        raise UsageError("--from needs the path of a file or recorded host", where="hwal devices --from ''")
     return survey(source or os.environ.get(TOPOLOGY) or None, device)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from typing import Any
 from hwal import order
 from hwal.cli import show, tell
 from hwal.cli.parser import Exit, Parser
-from hwal.env import positive
+from hwal.env import TOPOLOGY, positive
 from hwal.errors import EXIT_OK, DeviceError, PlanError, UsageError
 from hwal.host import RecordedHost, Recording
 from hwal.order import Answer, Graph
@@ -81,6 +82,8 @@ def main(command: str, argv: Sequence[str]) -> int:
     chosen = [field.devices[place] for place in answer.places]
     variables = found.backends[choice.backend].visible(chosen, found.machine or RecordedHost(Recording()))
     if given.env:
+        if found.machine is None:
+            _warn(variables, given.source)
         for note in field.notes:
             tell(f"hwal: {note}")
         show("\n".join(f"export {name}={shlex.quote(value)}" for name, value in variables.items()))
@@ -89,6 +92,13 @@ def main(command: str, argv: Sequence[str]) -> int:
     else:
         show("\n".join(_text(command, answer, chosen, field.links, field.notes, given.explain)))
     return EXIT_OK
+
+
+def _warn(variables: Mapping[str, str], source: str | None) -> None:
+    """Lines for a machine on paper would widen a mask that is set here."""
+    for name, value in variables.items():
+        if os.environ.get(name, value) != value:
+            tell(f"hwal: {name}={os.environ[name]} is set here; these lines are for the machine in {source or TOPOLOGY}")
 
 
 def _count(text: str) -> int:
@@ -158,7 +168,7 @@ def _answer(command: str, given: Any, field: Field) -> Answer:
             f"{given.k} devices asked for, {have} are there to choose from",
             where=f"-k {given.k}",
             why="; ".join(field.notes) or None,
-            hint=f"-k {have}",
+            hint=f"-k {have}" if have else None,
         )
     required = () if given.required is None else _indices(given.required, field, "--with")
     if given.objective == "job":

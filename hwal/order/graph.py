@@ -59,6 +59,11 @@ class Graph:
         kinds = {(self.level[a][b], self.speed[a][b]) for a in range(self.n) for b in range(a)}
         return len(kinds) <= 1
 
+    def alike(self) -> str:
+        """Why any order is as good, where the graph is uniform."""
+        kind = self.name_of(max(self.level[0]))
+        return "nothing is known of the links" if kind == "unknown" else f"every pair is linked alike ({kind})"
+
     def name_of(self, level: int) -> str:
         """The class of a level; the first that occurs where several rate alike."""
         found = (self.names[a][b] for a in range(self.n) for b in range(self.n) if self.level[a][b] == level)

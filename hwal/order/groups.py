@@ -16,10 +16,12 @@ GROUPS = "groups: worst pair inside a block, then sum inside blocks, then PCI or
 def groups(net: Graph, size: int) -> Answer:
     """All devices in blocks of `size`, which must divide their number. The blocks stand in the order of their best ring."""
     n = net.n
+    if n == 0:
+        return Answer((), GROUPS, None, True, "there are no devices", size)
     if net.is_uniform() and (None not in net.numa or set(net.numa) == {None}):
         line = by_numa(net)
         cut = [tuple(line[i : i + size]) for i in range(0, n, size)]
-        return _answer(net, cut, size, True, f"every pair is linked alike ({net.name_of(max(net.level[0]))}), proven")
+        return _answer(net, cut, size, True, f"{net.alike()}: one NUMA node after the other, proven")
     if n <= EXACT:
         cut, why = _exact(net, size), f"every way to cut {n} devices into blocks of {size} was weighed"
         return _answer(net, cut, size, True, why)

@@ -28,12 +28,11 @@ def order(net: Graph, chain: bool = False) -> Answer:
     if n == 2 or (n == 3 and not chain):
         return _answer(net, tuple(range(n)), chain, True, f"{n} devices have one {_name(chain)}")
     if net.is_uniform() and (None not in net.numa or set(net.numa) == {None}):
-        kind, same, blocks = net.name_of(net.level[0][1]), tuple(range(n)), by_numa(net)
+        same, blocks = tuple(range(n)), by_numa(net)
         if key(net, same, chain) == key(net, blocks, chain):
-            return _answer(net, same, chain, True, f"every pair is linked alike ({kind}): the devices as they are, proven")
+            return _answer(net, same, chain, True, f"{net.alike()}: the devices as they are, proven")
         if n > EXACT:
-            why = f"every pair is linked alike ({kind}): one NUMA node after the other, proven"
-            return _answer(net, blocks, chain, True, why)
+            return _answer(net, blocks, chain, True, f"{net.alike()}: one NUMA node after the other, proven")
     if n <= EXACT:
         floor = threshold(net, chain)
         places = _best(net, floor, chain)

@@ -26,7 +26,7 @@ def select(net: Graph, k: int) -> Answer:
     if k == n:
         return _answer(net, tuple(range(n)), True, f"there are {n}: all of them")
     if net.is_uniform() and (None not in net.numa or set(net.numa) == {None}):
-        return _answer(net, _fewest_nodes(net, k), True, f"every pair is linked alike ({net.name_of(net.level[0][1])}), proven")
+        return _answer(net, _fewest_nodes(net, k), True, f"{net.alike()}: the fewest NUMA nodes, proven")
     if n <= EXACT:
         return _answer(net, _exact(net, k), True, f"all sets of {k} of {n} devices were weighed (dynamic program over sets)")
     return _answer(

@@ -50,8 +50,8 @@ hwal: error: unknown flag --jsn
 
 $ hwal devices cpu
 2
-hwal: error: hwal devices takes no 'cpu'
-  where: hwal devices … cpu
+hwal: error: unknown command 'cpu'; there are order, select, groups
+  where: hwal devices
   try:   hwal devices --help
 
 $ hwal devices --from

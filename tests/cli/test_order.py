@@ -81,6 +81,32 @@ def test_the_fleets_objective_and_a_part(hwal: Hwal, topo: str) -> None:
     assert taken == ["selected: 5 6", "selected: 5 6", "selected: 5 0"]
 
 
+def test_a_mask_that_is_set_here(hwal: Hwal, topo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file tells of a machine without masks: who types the lines here is told what they would widen."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+    result = hwal("devices", "select", "-k", "2", "--from", topo, "--env")
+    assert result.err == "hwal: CUDA_VISIBLE_DEVICES=2,3 is set here; these lines are for the machine in dgx-1v.txt\n"
+    assert result.out.endswith("export CUDA_VISIBLE_DEVICES=0,3\n")
+
+
+def test_gpus_that_are_cut_never_stand_in_a_ring(hwal: Hwal, folder: Path) -> None:
+    rows = ["index, name, mig.mode.current", "0, H100, Disabled", "1, H100, Enabled", "2, H100, Disabled"]
+    (folder / "some.csv").write_text("\n".join(rows))
+    (folder / "all.csv").write_text("\n".join(row.replace("Disabled", "Enabled") for row in rows))
+    for arguments, one, none in (
+        (("order",), "order: 0 2", "order: "),
+        (("groups", "-g", "2"), "groups: 0 2", "groups: "),
+        (("select", "-k", "1"), "selected: 0", None),
+    ):
+        assert hwal("devices", *arguments, "--from", "some.csv").out.splitlines()[0] == one
+        result = hwal("devices", *arguments, "--from", "all.csv")
+        if none is None:
+            assert (result.code, result.out) == (2, "") and "cut into MIG instances are left out" in result.err
+        else:
+            assert result.out.splitlines() == [none, "note: GPUs that are cut into MIG instances are left out"]
+    assert hwal("devices", "order", "--env", "--from", "all.csv").out == "export CUDA_VISIBLE_DEVICES=''\n"
+
+
 def test_kinds_are_not_mixed(hwal: Hwal, folder: Path) -> None:
     rows = ["index, name, compute_cap, memory.total [MiB]"]
     rows += [f"{i}, {name}" for i, name in enumerate(("T4, 7.5, 15360", "A100, 8.0, 40960", "A100, 8.0, 40960"))]
@@ -105,6 +131,7 @@ def test_kinds_are_not_mixed(hwal: Hwal, folder: Path) -> None:
         (("groups", "-g", "3"), "8 = 2 × 3 + 2"),
         (("order", "--env", "--json"), "--env prints nothing but export lines"),
         (("order", "--cain"), "did you mean --chain?"),
+        (("ordr",), "did you mean hwal devices order?"),
     ],
 )
 def test_mistakes(hwal: Hwal, topo: str, arguments: tuple[str, ...], says: str) -> None:
