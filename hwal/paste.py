@@ -21,7 +21,7 @@ TOOLS = r"(?:sudo\s+)?(?:\S*/)?(?:nvidia-smi|rocm-smi|amd-smi|lspci|cat|find|doc
 PROMPT = re.compile(
     r"\s*(?:"
     r"\$(?:\s.*)?"  # $ command
-    rf"|[#>%❯➜]\s*{TOOLS}\b.*"  # # nvidia-smi
+    rf"|\S*[#>%$❯➜]\s*{TOOLS}\b.*"  # # nvidia-smi, ~$ nvidia-smi
     r"|(?:\([\w.-]+\)\s*)?\[?[\w.-]+@[\w.-]+[:\s][^$#%>]*[$#%>](?:\s.*)?"  # (env) user@host:~$ command
     r"|(?:PS )?[A-Za-z]:\\[^>]*>.*"  # PS C:\Users\user> command
     rf"|{TOOLS}(?:\s+-?[\w-]+(?:=\S+)?)*"  # nvidia-smi topo -m

@@ -33,6 +33,7 @@ def test_what_was_added_comes_off(pasted: str) -> None:
     "line",
     [
         "$ nvidia-smi topo -m",
+        "~$ rocm-smi --showtopo",
         "# nvidia-smi topo -m",
         "> /opt/rocm/bin/amd-smi topology -a -t --json",
         "root@node-3:~# nvidia-smi -L",

@@ -19,8 +19,9 @@ from hwal.values import AUTO, Choice, Machine
 
 EPILOG = """\
 --from reads what hwal devices --json wrote, a recorded host's folder, and what vendors' tools print:
-  nvidia-smi topo -m, -q, -q -x, -L, nvlink -s, --query-gpu=… --format=csv; rocm-smi --showtopo; amd-smi topology [--json];
-  lspci -nn; the topology and graph files of NCCL and RCCL (NCCL_TOPO_DUMP_FILE); KFD's sysfs as an object of path and text
+  nvidia-smi topo -m (and -p2p r), -q, -q -x, -L, nvlink -s, --query-gpu=… --format=csv; rocm-smi --showtopo;
+  amd-smi topology [--json]; lspci -nn; the topology and graph files of NCCL and RCCL (NCCL_TOPO_DUMP_FILE);
+  KFD's sysfs as an object of path and text. Prompts, colours and quotes of a pasted file do not matter
 
 exit codes: 0 done, 2 a wrong flag or file
 

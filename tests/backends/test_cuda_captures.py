@@ -12,103 +12,12 @@ from hwal.paste import tidy
 from hwal.testing.probes import check
 from hwal.values import Probe
 
-TABS = """\
-\t\x1b[4mGPU0\tGPU1\tGPU2\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m
-GPU0\t X \tNV4\tSOC\tPIX\t0-15\t0\t\tN/A
-GPU1\tNV4\t X \tSYS\tPIXNODE\t0-15\t0\t\tN/A
-GPU2\tSYS\tSYS\t X \t\t\t1\t\t2
-NIC0\tPIX\tPIX\tSYS\t X \t\t\t
-
-Legend:
-
-  X    = Self
-"""
-SPACES = """\
-$ nvidia-smi topo -m
-        GPU0    GPU1    mlx5_0  CPU Affinity    NUMA Affinity   GPU NUMA ID
-GPU0     X      PHB     SYS     0-5     3               N/A
-GPU1    PHB      X      SYS     0-5     0-3             N/A
-"""
-PASTED = """\
-# \tGPU0\tGPU1\tmlx5_0 CPU Affinity NUMA Affinity
-# GPU0\tX\tNV12\tSYS\t24-31\t3
-# GPU1\tNV12\tX\tSYS\t\t\tN/A
-"""
-BARE = "  GPU0GPU1\n  GPU0  X  NV2\n\n  GPU1 NV2  X\n"
-
 
 def read(text: str) -> Probe:
     probe = hwal_cuda.backend.capture(tidy(text), "capture.txt")
     assert probe is not None
     check(hwal_cuda.backend, probe)
     return probe
-
-
-@pytest.mark.parametrize(
-    ("text", "classes", "numa"),
-    [
-        (TABS, ("NV4", "SYS", "SYS"), [0, 0, 1]),
-        (SPACES, ("PHB",), [3, None]),
-        (PASTED, ("NV12",), [3, None]),
-        (BARE, ("NV2",), [None, None]),
-    ],
-    ids=("tabs", "spaces", "pasted", "bare"),
-)
-def test_the_matrix(text: str, classes: tuple[str, ...], numa: list[int | None]) -> None:
-    probe = read(text)
-    assert tuple(link.class_ for link in probe.links) == classes
-    assert [device.numa for device in probe.devices] == numa
-    assert all(link.count == int(link.class_[2:]) for link in probe.links if link.class_.startswith("NV"))
-
-
-@pytest.mark.parametrize(
-    ("text", "line", "says"),
-    [
-        (TABS.replace("GPU1\tNV4", "GPU1\tNV3"), 3, "GPU1 to GPU0 is NV3, but GPU0 to GPU1 is NV4"),
-        ("\n".join(TABS.splitlines()[:3]), 4, "the row of GPU2 is missing"),
-        (TABS.replace("GPU2\tSYS", "GPU5\tSYS"), 4, "the row of GPU2 begins with 'GPU5'"),
-        (TABS.replace("NV4\t X \tSYS", "NV4 X"), 3, "is no kind of link"),
-        (SPACES.replace("PHB      X ", "PHB      "), 4, "the row of GPU1 has SYS where GPU1 stands"),
-        (SPACES.replace("PHB      X ", "X       PHB"), 4, "a cell is missing or too many"),
-        (BARE.replace("NV2  X", "NVX  X"), 4, "'NVX' in the row of GPU1 is no kind of link"),
-        ("\tGPU0\tGPU1\nGPU0\t X ", 2, "the row of GPU0 has 1 cells for 2 GPUs"),
-        (BARE.replace("GPU0GPU1", "GPU0"), 2, "the row of GPU0 has more cells than the header has columns"),
-        (BARE + "GPU2 NV2 NV2\n", 5, "a row of GPU2, which has no column"),
-        (BARE + "GPU1 NV2 X\n", 5, "a row of GPU1, which has one already"),
-        (TABS.partition("\n")[2], 1, "no header above the row of GPU0"),
-        (SPACES.replace("GPU0    GPU1    mlx5_0", "GPU1    GPU1    mlx5_0"), 3, "no header above the row of GPU0"),
-        ("\tGPU0\tGPU0\nGPU0\t X \t X ", 1, "the header's GPU columns are GPU0 GPU0"),
-    ],
-)
-def test_a_damaged_matrix_names_the_line(text: str, line: int, says: str) -> None:
-    with pytest.raises(RecordError) as caught:
-        read(text)
-    assert caught.value.where == f"capture.txt, line {line}"
-    assert says in caught.value.what
-    assert caught.value.exit_code == 2
-
-
-NICS = """\
-\tGPU0\tGPU1\tNIC0\tNIC1\tNIC2\tCPU Affinity
-GPU0\t X \tNV4\tPIX\tSYS\tSYS\t0-15
-GPU1\tNV4\t X \tSYS\tPXB\tPXB\t0-15
-NIC0\tPIX\tSYS\t X \tSYS\tSYS
-
-NIC Legend:
-  NIC0: mlx5_0
-  NIC2: rocep4s0f0
-"""
-
-
-def test_nics_by_gpu() -> None:
-    expected = [{"mlx5_0": "PIX"}, {"NIC1": "PXB", "rocep4s0f0": "PXB"}]
-    assert [device.nics for device in read(NICS).devices] == expected
-    glued = NICS.replace("SYS\tPXB\tPXB", "SYS\tPXBPXB")
-    assert [device.nics for device in read(glued).devices] == expected
-    cut = NICS.replace("SYS\tPXB\tPXB", "SYS\tPXB")
-    assert [device.nics for device in read(cut).devices] == [expected[0], {}], "which is whose?"
-    assert read(SPACES).devices[0].nics == {"mlx5_0": "SYS"}
-    assert read(NICS.replace("SYS\tPXB", "SOC\tPXB")).devices[1].nics == expected[1]
 
 
 LIST = """\
@@ -383,7 +292,7 @@ def test_what_no_tool_prints() -> None:
 
 def test_every_cut_is_whole_or_refused() -> None:
     """A file cut off anywhere gives all pairs of the GPUs it names, or an error that names a line."""
-    for text in (TABS, SPACES, LIST, PORTS, CSV, QUERY, XML, LSPCI, TREE, GRAPH):
+    for text in (LIST, PORTS, CSV, QUERY, XML, LSPCI, TREE, GRAPH):
         for end in range(0, len(text), 7):
             try:
                 probe = hwal_cuda.backend.capture(text[:end], "capture.txt")

@@ -18,6 +18,7 @@ from hwal.paste import tidy
 from hwal.testing.probes import check
 from hwal.values import Probe
 from tests.backends import test_cuda_captures as cuda
+from tests.backends import test_cuda_matrix as matrix
 from tests.backends import test_rocm_captures as rocm
 
 NVLINKS = """\
@@ -32,9 +33,10 @@ NIC1\tSYS\tSYS\tPXB\tPIX\tSYS\t X
 # each pair stands twice: what is missing or changed in one place is seen by the other
 TWICE = {
     "topo -m": NVLINKS,
-    "topo -m, tabs": cuda.TABS,
-    "topo -m, blanks": cuda.SPACES,
-    "topo -m, bare": cuda.BARE,
+    "topo -p2p": matrix.PEERS,
+    "topo -m, tabs": matrix.TABS,
+    "topo -m, blanks": matrix.SPACES,
+    "topo -m, bare": matrix.BARE,
     "rocm-smi": rocm.ROCM_SMI,
     "amd-smi": rocm.AMD_SMI,
     "amd-smi --json": rocm.amd_smi_json(),
@@ -145,6 +147,7 @@ def test_a_pair_that_stands_twice_is_read_right_or_refused(damage: tuple[str, st
     if found is not None and whole is not None:
         classes = [(link.class_, link.count if link.class_ != "XGMI" else None) for link in found.links]
         assert classes == [(link.class_, link.count if link.class_ != "XGMI" else None) for link in whole.links]
+        assert all(less.p2p in (None, more.p2p) for less, more in zip(found.links, whole.links, strict=True))
 
 
 @settings(max_examples=50)

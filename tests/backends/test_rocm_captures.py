@@ -224,6 +224,13 @@ def test_the_tree_of_rccl() -> None:
         read(TREE.replace('target="0000:1d:00.0" count="4"', 'target="0000:1d:00.0" count="2"'))
 
 
+def test_tables_with_empty_lines_between_their_rows() -> None:
+    """As some manuals print them, `--showtopoaccess` among them."""
+    access = "=== Link accessibility between two GPUs ===\n\nGPU0 GPU1\n\nGPU0 True False\n\nGPU1 False True\n"
+    types = "=== Link Type between two GPUs ===\n\nGPU0 GPU1\n\nGPU0 0 PCIE\n\nGPU1 PCIE 0\n"
+    assert facts(read(access + types)) == [("PCIE", None, False, None)]
+
+
 def test_lspci() -> None:
     line = "c1:00.0 Processing accelerators [1200]: Advanced Micro Devices, Inc. [AMD/ATI] Aqua Vanjaram [1002:74a1]\n"
     assert [device.pci for device in read(line).devices] == ["0000:c1:00.0"]

@@ -64,22 +64,22 @@ def _names_gpus(line: str) -> bool:
 
 
 def _table(lines: list[str], title: int, where: str, tool: str) -> Table:
-    """The square table below a title: a header, a row for each label, as many cells; symmetric."""
-    number = title + 1
-    while number < len(lines) and not lines[number].strip():
-        number += 1
-    labels = lines[number].split() if number < len(lines) else []
-    if number == len(lines) or not _names_gpus(lines[number]) or len(set(labels)) != len(labels):
+    """The square table below a title: a header, a row for each label, as many cells; symmetric; empty lines between them."""
+    filled = [number for number in range(title + 1, len(lines)) if lines[number].strip()]
+    number = filled[0] if filled else len(lines)
+    labels = lines[number].split() if filled else []
+    if not labels or not _names_gpus(lines[number]) or len(set(labels)) != len(labels):
         raise damaged("a table's header should name the GPUs", where, number + 1, tool)
     cells: list[list[str]] = []
-    for i, label in enumerate(labels):
-        row = lines[number + 1 + i].split() if number + 1 + i < len(lines) else []
+    below = [*filled[1 : 1 + len(labels)], *[len(lines)] * len(labels)][: len(labels)]
+    for i, (label, number) in enumerate(zip(labels, below, strict=True)):
+        row = lines[number].split() if number < len(lines) else []
         if len(row) != len(labels) + 1 or row[0] != label:
             what = f"the row of {label} should have {len(labels)} cells, and has {max(len(row) - 1, 0)}"
-            raise damaged(what, where, number + 2 + i, tool)
+            raise damaged(what, where, number + 1, tool)
         cells.append(row[1:])
         for j in range(i):
             if cells[i][j] != cells[j][i]:
                 what = f"{label} to {labels[j]} is {cells[i][j]}, but {labels[j]} to {label} is {cells[j][i]}"
-                raise damaged(what, where, number + 2 + i, tool)
-    return labels, cells, [number + 2 + i for i in range(len(labels))]
+                raise damaged(what, where, number + 1, tool)
+    return labels, cells, [number + 1 for number in below]
