@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 
 from hwal.record import Record, dataclass
 
+GIB = 1 << 30
 TAKEN = 0.25  # of a device's memory: more than a desktop takes, or a driver for itself
 
 
@@ -31,6 +33,7 @@ class Device(Record):
         ports: speed of each direct link (NVLink, xGMI) that is up, bytes per second in one direction.
         nics: the NICs nearest to it -> class of the path there ("mlx5_0" -> "PIX"); empty where none is known.
         outer: its number in the driver's own enumeration, where masks or another order make that differ from `index`.
+        flops: dense multiply-adds of 16-bit numbers at its peak, in operations per second: what kinds are compared by.
         used_bytes: what is taken of its memory now. users: other processes that compute on it now, as far as they are seen.
     """
 
@@ -51,6 +54,7 @@ class Device(Record):
     ports: tuple[float, ...] = ()
     outer: int | None = None
     nics: Mapping[str, str] = field(default_factory=dict)
+    flops: float | None = None
     used_bytes: int | None = None
     users: int | None = None
 
@@ -59,6 +63,16 @@ class Device(Record):
         """Whether others train on it: a process that computes there, or, as in a container one sees no others', its memory."""
         taken = self.used_bytes is not None and self.memory_bytes is not None and self.used_bytes > TAKEN * self.memory_bytes
         return bool(self.users) or taken
+
+    @property
+    def use(self) -> str:
+        """`3 (2 processes, 31.0 of 80.0 GiB, from driver)`: its index, and what is known of its use by others."""
+        facts = [f"{self.users} process{'es' * (self.users > 1)}"] if self.users else []
+        if self.used_bytes is not None and self.memory_bytes is not None:
+            facts.append(f"{self.used_bytes / GIB:.1f} of {self.memory_bytes / GIB:.1f} GiB")
+        source = self.sources.get("users") or self.sources.get("used_bytes")
+        facts += [f"from {source}"] if source else []
+        return f"{self.index} ({', '.join(facts)})" if facts else str(self.index)
 
 
 @dataclass(frozen=True)
@@ -96,3 +110,23 @@ class Topology(Record):
 
     def of(self, backend: str) -> tuple[Device, ...]:
         return tuple(device for device in self.devices if device.backend == backend)
+
+
+def straggler(devices: Sequence[Device]) -> str | None:
+    """What devices of different kinds cost in one run, whose every step waits for the slowest; None where all are of one kind.
+
+    `2 × A100, 1 × T4: at the pace of T4 they do 195 of 689 TFLOPS; 2 × A100 alone do 624`.
+    """
+    kinds = Counter(str(device.name) for device in devices)
+    if len(kinds) < 2:
+        return None
+    text = ", ".join(f"{count} × {name}" for name, count in kinds.items())
+    speeds = {str(device.name): device.flops for device in devices if device.flops is not None}
+    if len(speeds) < len(kinds):
+        return f"{text}; how fast each is, is not known"
+    slowest = min(kinds, key=lambda name: speeds[name])
+    best = max(kinds, key=lambda name: speeds[name] * kinds[name])
+    whole = sum(speeds[name] * count for name, count in kinds.items())
+    together, alone = speeds[slowest] * len(devices), speeds[best] * kinds[best]
+    told = f"{text}: at the pace of {slowest} they do {together / 1e12:.0f} of {whole / 1e12:.0f} TFLOPS"
+    return f"{told}; {kinds[best]} × {best} alone do {alone / 1e12:.0f}" if alone > together else told

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 
 from hwal.errors import RecordError
@@ -11,10 +10,12 @@ from hwal.finding import Finding
 from hwal.host import Host
 from hwal.values import Probe
 from hwal_cuda.health import READER, Health, Ward
+from hwal_gpu import findings
 
 # nvmlClocksEventReasons that cut clocks: bit -> (what, remedy). Idle (1) and clocks that somebody set (2, 0x100) do not.
-POWER = "nvidia-smi -q -d POWER; raise the cap (sudo nvidia-smi -pl WATTS), check that every power connector has its own cable"
-HEAT = "nvidia-smi -q -d TEMPERATURE; clean filters, free the airflow, raise fan speed: boards throttle near 84 to 90 °C"
+POWER = f"nvidia-smi -q -d POWER; raise the cap (sudo nvidia-smi -pl WATTS), {findings.CABLES}"
+LOOK = "nvidia-smi -q -d TEMPERATURE"
+HEAT = f"{LOOK}; {findings.COOLING}"
 REASONS = {
     0x04: ("clocks are cut by the power cap", POWER),
     0x08: ("the hardware has cut clocks to half or less", f"{HEAT}; {POWER}"),
@@ -22,7 +23,13 @@ REASONS = {
     0x40: ("the hardware has cut clocks because it is too hot", HEAT),
     0x80: ("an external power brake has cut clocks", POWER),
 }
-NEAR = 5  # °C below the slowdown threshold
+# NVML_GPU_FABRIC_HEALTH_MASK_…: the bit from which a flag of two bits stands (1: true) -> what it says
+FABRIC = {
+    0: "its bandwidth is degraded",
+    2: "its routes are being recovered",
+    4: "a route is unhealthy",
+    6: "access is being recovered after a timeout",
+}
 
 
 def diagnose(host: Host, probe: Probe) -> Iterator[Finding]:
@@ -45,13 +52,13 @@ def _one(health: Health, subject: str) -> Iterator[Finding]:
         if health.throttle is not None and health.throttle & bit:
             evidence = f"clocks event reasons {health.throttle:#x}"
             yield Finding("warning", subject, what, evidence, "steps are slower, and all ranks wait for this one", remedy)
-    if health.temperature is not None and health.slowdown is not None and health.temperature >= health.slowdown - NEAR:
-        evidence = f"{health.temperature} °C; clocks are cut at {health.slowdown} °C"
-        yield Finding("warning", subject, "it is almost too hot", evidence, "its clocks will be cut under load", HEAT)
-    if health.power is not None and health.default_power is not None and health.power < health.default_power:
-        evidence = f"{health.power // 1000} W, by default {health.default_power // 1000} W"
-        remedy = f"sudo nvidia-smi -i {health.index} -pl {health.default_power // 1000}, unless somebody meant it"
-        yield Finding("warning", subject, "its power cap is below the default", evidence, "steps are slower", remedy)
+    yield from findings.hot(subject, health.temperature, health.slowdown, LOOK)
+    cap, default = (None if value is None else value / 1000 for value in (health.power, health.default_power))
+    yield from findings.capped(subject, cap, default, f"sudo nvidia-smi -i {health.index} -pl {default or 0:g}")
+    if health.uncorrected:
+        evidence = f"{health.uncorrected} uncorrectable ECC errors since the driver was loaded"
+        remedy = f"nvidia-smi -q -d ECC,ROW_REMAPPER; drain the GPU, then sudo nvidia-smi -i {health.index} -r"
+        yield Finding("error", subject, "its memory has had errors", evidence, "they end runs, or spoil them", remedy)
     if health.failed:
         what, why = "rows of its memory cannot be remapped any more", "row remapping has failed"
         yield Finding("error", subject, what, why, "errors in memory will end runs", "replace the board (RMA)")
@@ -72,23 +79,19 @@ def _one(health: Health, subject: str) -> Iterator[Finding]:
         evidence = f"{health.link_errors} replays and recoveries since the driver was loaded"
         remedy = "nvidia-smi nvlink -e; reseat the bridge or board where they grow"
         yield Finding("warning", subject, "its NVLinks have had errors", evidence, "transfers were repeated", remedy)
-    yield from _pcie(health, subject)
-
-
-def _pcie(health: Health, subject: str) -> Iterator[Finding]:
-    """Fewer lanes than the slot has are always worth a word; a lower generation is how an idle board saves power."""
-    if health.width is not None and health.width[0] < health.width[1]:
-        evidence = f"x{health.width[0]} of x{health.width[1]}"
-        remedy = "reseat the board; look up which slots share lanes; riser cables"
-        yield Finding(
-            "warning", subject, "PCIe has fewer lanes than it could", evidence, "copies from the host are slower", remedy
-        )
+    yield from findings.lanes(subject, *(health.width or (None, None)))
     if health.busy and health.generation is not None and health.generation[0] < health.generation[1]:
-        evidence = f"generation {health.generation[0]} of {health.generation[1]} with clocks up"
-        remedy = "firmware settings of the slot; riser cables; dmesg | grep -i aer"
-        yield Finding(
-            "warning", subject, "PCIe is slower than it could be", evidence, "copies from the host are slower", remedy
-        )
+        yield from findings.slower(subject, f"generation {health.generation[0]} of {health.generation[1]} with clocks up")
+    yield from _fabric(health, subject)
+
+
+def _fabric(health: Health, subject: str) -> Iterator[Finding]:
+    """A fabric that is not ready blocks the backend; one that is may still not be whole."""
+    troubles = [text for shift, text in FABRIC.items() if health.fabric is not None and health.fabric >> shift & 3 == 1]
+    if troubles:
+        remedy = "journalctl -u nvidia-fabricmanager; nvidia-smi -q | grep -A9 Fabric; dmesg | grep -i -e xid -e nvswitch"
+        so = "all-reduces are slower, or stop for a while"
+        yield Finding("warning", subject, "its NVLink fabric is not whole", ", ".join(troubles), so, remedy)
 
 
 def _together(seen: list[Health], probe: Probe) -> Iterator[Finding]:
@@ -106,11 +109,7 @@ def _together(seen: list[Health], probe: Probe) -> Iterator[Finding]:
         yield Finding(
             "warning", "cuda", "some GPUs are in MIG mode, others not", evidence, "those in MIG mode are left out", remedy
         )
-    kinds = Counter(device.name for device in probe.devices)
-    if len(kinds) > 1:
-        evidence = ", ".join(f"{count} × {name}" for name, count in kinds.items())
-        remedy = "CUDA_VISIBLE_DEVICES of one kind: hwal devices select -k N --env"
-        yield Finding("warning", "cuda", "GPUs of different kinds", evidence, "a run over all waits for the slowest", remedy)
+    yield from findings.together("cuda", probe.devices, "CUDA_VISIBLE_DEVICES")
     down = [note for note in probe.notes if "NVLinks are down" in note or "fallen off" in note]
     for note in down:
         level, remedy = ("error", "dmesg | grep -i xid; reboot") if "fallen" in note else ("warning", "nvidia-smi nvlink -s")

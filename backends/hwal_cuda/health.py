@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hwal.record import Record, dataclass
+from hwal_cuda.nvml import COMPLETED, fabric_of
 
 READER = "hwal_cuda.health:read"
 
@@ -18,7 +19,8 @@ class Health(Record):
         power, default_power: limits in milliwatts. ecc: (now, after a reset).
         pending, failed: rows of memory wait to be remapped by a reset; remapping has failed.
         generation, width: of PCIe, (now, the most). busy: whether its clocks are up.
-        link_errors: NVLink replays and recoveries so far.
+        link_errors: NVLink replays and recoveries so far. uncorrected: ECC errors that were not corrected, so far.
+        fabric: NVML_GPU_FABRIC_HEALTH_MASK, a set of flags of two bits.
     """
 
     index: int
@@ -36,6 +38,8 @@ class Health(Record):
     persistence: bool | None = None
     mig: tuple[int, int] | None = None
     link_errors: int | None = None
+    uncorrected: int | None = None
+    fabric: int | None = None
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,7 @@ def _health(nvml: Any, handle: Any, index: int) -> Health:
     throttle = ask("CurrentClocksEventReasons")
     if throttle is None:
         throttle = ask("CurrentClocksThrottleReasons")
-    state = ask("PerformanceState")
+    state, retired = ask("PerformanceState"), ask("RetiredPagesPendingStatus")  # boards before Ampere retire pages
     errors = [ask("NvLinkErrorCounter", link, counter) for link in range(18) for counter in (0, 1)]
     told = [error for error in errors if error is not None]
     return Health(
@@ -93,7 +97,7 @@ def _health(nvml: Any, handle: Any, index: int) -> Health:
         power=ask("PowerManagementLimit"),
         default_power=ask("PowerManagementDefaultLimit"),
         ecc=None if ecc is None else (int(ecc[0]), int(ecc[1])),
-        pending=None if rows is None else bool(rows[2]),
+        pending=bool(retired) if rows is None and retired is not None else None if rows is None else bool(rows[2]),
         failed=None if rows is None else bool(rows[3]),
         generation=both("CurrPcieLinkGeneration", "MaxPcieLinkGeneration"),
         width=both("CurrPcieLinkWidth", "MaxPcieLinkWidth"),
@@ -101,4 +105,12 @@ def _health(nvml: Any, handle: Any, index: int) -> Health:
         persistence=None if persistence is None else bool(persistence),
         mig=None if mig is None else (int(mig[0]), int(mig[1])),
         link_errors=sum(told) if told else None,
+        uncorrected=ask("TotalEccErrors", 1, 0),
+        fabric=_fabric(nvml, handle),
     )
+
+
+def _fabric(nvml: Any, handle: Any) -> int | None:
+    """The health mask, of GPUs that are in a fabric."""
+    info = fabric_of(nvml, handle)
+    return None if info is None or int(info.state) != COMPLETED else int(info.healthMask)

@@ -17,7 +17,8 @@ T = TypeVar("T")
 
 PATHS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}  # nvmlGpuTopologyLevel_t; 0: on the same board
 REMOTES = {0: "gpu", 1: "npu", 2: "switch"}  # nvmlIntNvLinkDeviceType_t
-STATES = {0: "not supported", 1: "not started", 2: "in progress", 3: "completed"}
+COMPLETED = 3
+STATES = {0: "not supported", 1: "not started", 2: "in progress", COMPLETED: "completed"}
 READ, OK, UNKNOWN = 0, 0, 6  # nvmlGpuP2PCapsIndex_t, nvmlGpuP2PStatus_t; nvidia-ml-py has the former as a tuple
 LINKS = 18  # at the most, on Hopper and Blackwell
 SPEED = 164  # NVML_FI_DEV_NVLINK_GET_SPEED: MB/s of the link that the scope names
@@ -156,7 +157,8 @@ def _speeds(nvml: Any, handle: Any, up: list[int]) -> dict[int, int]:
     return {link: speed for link, own in zip(up, told[1:], strict=True) if (speed := own or told[0]) is not None}
 
 
-def _fabric(nvml: Any, handle: Any) -> Fabric | None:
+def fabric_of(nvml: Any, handle: Any) -> Any:
+    """NVML's c_nvmlGpuFabricInfo_v2_t; None where library or driver have none."""
     kind = getattr(nvml, "c_nvmlGpuFabricInfo_v2_t", None)
     if kind is None:
         return None
@@ -165,6 +167,13 @@ def _fabric(nvml: Any, handle: Any) -> Fabric | None:
     try:
         nvml.nvmlDeviceGetGpuFabricInfoV(handle, nvml.byref(info))
     except nvml.NVMLError:
+        return None
+    return info
+
+
+def _fabric(nvml: Any, handle: Any) -> Fabric | None:
+    info = fabric_of(nvml, handle)
+    if info is None:
         return None
     state = STATES.get(int(info.state), "unknown")
     cluster = bytes(value & 0xFF for value in info.clusterUuid).hex()

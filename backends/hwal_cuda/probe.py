@@ -12,7 +12,7 @@ from dataclasses import replace
 from hwal import pci
 from hwal.errors import RecordError
 from hwal.host import Host
-from hwal.topology import Device
+from hwal.topology import Device, straggler
 from hwal.values import Probe
 from hwal_cuda import links as wiring
 from hwal_cuda import present
@@ -20,6 +20,7 @@ from hwal_cuda import report as nvml
 from hwal_cuda.present import ABSENT, CONTROL, MODULE, WSL, has_driver
 from hwal_cuda.report import Gpu, Instance, Report
 from hwal_cuda.visible import MASK, ORDER, Seen, visible
+from hwal_gpu.speeds import peak
 
 READER = "hwal_cuda.nvml:read"
 REBOOT = "reboot, or unload the old module: sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia && sudo modprobe nvidia"
@@ -161,6 +162,8 @@ def _ready(host: Host, report: Report, cards: list[str]) -> Probe:
     devices = tuple(_device(host, gpu, place, seen.instance) for place, gpu in enumerate(seen.gpus))
     found = tuple(wiring.links(seen.gpus, report.pairs))
     notes += _told(report, seen, working, cards)
+    cost = straggler(devices)
+    notes += [f"mixed kinds ({cost}): a run over all waits for the slowest"] if cost else []
     notes += wiring.notes(seen.gpus, found)
     return Probe("cuda", "ready", _what(devices, report), devices=devices, links=found, notes=tuple(notes))
 
@@ -168,12 +171,13 @@ def _ready(host: Host, report: Report, cards: list[str]) -> Probe:
 def _device(host: Host, gpu: Gpu, place: int, instance: Instance | None) -> Device:
     near = pci.cores(host, gpu.pci)
     numa = pci.numa_node(host, gpu.pci)
-    native = _native(gpu.capability)
+    native, flops = _native(gpu.capability), peak(gpu.name)
     memory = instance.memory if instance else gpu.memory
     known = {"memory_bytes": (memory, "driver"), "numa": (numa, "sysfs"), "cores": (near, "sysfs"), "threads": (near, "sysfs")}
     sources = {name: source for name, (value, source) in known.items() if value is not None}
     sources |= {"arch": "driver"} if gpu.capability else {}
     sources |= {"native": "table"} if native else {}
+    sources |= {"flops": "table"} if flops else {}
     sources |= {"ports": "driver"} if gpu.ports else {}
     sources |= {name: "driver" for name, value in (("used_bytes", gpu.used), ("users", gpu.users)) if value is not None}
     device = Device(
@@ -191,13 +195,21 @@ def _device(host: Host, gpu: Gpu, place: int, instance: Instance | None) -> Devi
         pci=gpu.pci,
         ports=tuple(port.speed * 1e6 for port in gpu.ports if port.speed),
         outer=gpu.index,
+        flops=flops,
         used_bytes=gpu.used,
         users=None if gpu.users is None else sum(host.link("/proc/self") != str(process) for process in gpu.users),
     )
     if instance is None:
         return device
     return replace(
-        device, name=instance.name or gpu.name, id=instance.uuid, part_of=gpu.uuid, ports=(), used_bytes=None, users=None
+        device,
+        name=instance.name or gpu.name,
+        id=instance.uuid,
+        part_of=gpu.uuid,
+        ports=(),
+        flops=None,
+        used_bytes=None,
+        users=None,
     )
 
 
@@ -236,7 +248,4 @@ def _told(report: Report, seen: Seen, working: list[Gpu], cards: list[str]) -> l
     if moved:
         pairs = ", ".join(f"{place} = {index}" for place, index in moved[:8])
         notes.append(f"CUDA's numbers are not nvidia-smi's: {pairs}")
-    kinds = Counter(gpu.name for gpu in seen.gpus)
-    if len(kinds) > 1:
-        notes.append(f"mixed kinds ({', '.join(str(kind) for kind in kinds)}): a run over all waits for the slowest")
     return notes

@@ -11,8 +11,9 @@ from dataclasses import replace
 
 from hwal import pci
 from hwal.host import Host
-from hwal.topology import Device, Link
+from hwal.topology import Device, Link, straggler
 from hwal.values import Probe
+from hwal_gpu.speeds import peak
 from hwal_rocm import kfd, present
 from hwal_rocm.present import ABSENT
 from hwal_rocm.visible import visible
@@ -97,6 +98,8 @@ def _device(host: Host, device: Device, place: int) -> Device:
     sources |= {"numa": "sysfs"} if numa is not None else {}
     sources |= {"cores": "sysfs", "threads": "sysfs"} if near else {}
     sources |= {"native": "table"} if native else {}
+    flops = peak(name) if device.part_of is None else None
+    sources |= {"flops": "table"} if flops else {}
     used = (host.read(f"{pci.DEVICES}/{device.pci}/mem_info_vram_used") or "").strip() if device.part_of is None else ""
     sources |= {"used_bytes": "sysfs"} if used.isdigit() else {}
     return replace(
@@ -107,6 +110,7 @@ def _device(host: Host, device: Device, place: int) -> Device:
         cores=near,
         threads=len(near) if near else None,
         native=native,
+        flops=flops,
         used_bytes=int(used) if used.isdigit() else None,
         sources=sources,
     )
@@ -134,7 +138,7 @@ def _told(devices: tuple[Device, ...], shown: tuple[Device, ...]) -> list[str]:
     chips = Counter(device.part_of for device in shown if device.part_of)
     if chips:
         notes.append(f"{sum(chips.values())} devices are partitions of {len(chips)} GPUs: they share its memory's bandwidth")
-    kinds = Counter(device.arch for device in shown)
-    if len(kinds) > 1:
-        notes.append(f"mixed kinds ({', '.join(str(kind) for kind in kinds)}): a run over all waits for the slowest")
+    cost = straggler(shown)
+    if cost:
+        notes.append(f"mixed kinds ({cost}): a run over all waits for the slowest")
     return notes

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from hwal.backend import Backend
 from hwal.doctor.limits import limits
 from hwal.doctor.paths import paths
-from hwal.doctor.versions import versions
+from hwal.doctor.versions import libraries, versions
 from hwal.finding import LEVELS, Finding
 from hwal.host import Host
 from hwal.values import Probe
@@ -23,6 +23,7 @@ def examine(host: Host, probes: Sequence[Probe], backends: Mapping[str, Backend]
     processes = max((len(probe.devices) for probe in ready), default=1)
     found += paths(host, ready)
     found += versions(host)
+    found += libraries(host)
     found += limits(host, processes)
     return tuple(sorted(found, key=lambda finding: LEVELS.index(finding.level)))
 

@@ -48,6 +48,15 @@ def limits(host: Host, processes: int) -> Iterator[Finding]:
             "ulimit -l unlimited; docker run --ulimit memlock=-1 …",
         )
     quota, cpus = group_limits(host).cpus, len(host.affinity() or ())
+    if cpus and cpus < processes and cpus < (host.cpu_count or 0):
+        yield Finding(
+            "warning",
+            "CPU affinity",
+            "less than a CPU for each rank",
+            f"{cpus} of the machine's {host.cpu_count} CPUs for {processes} ranks, from this process's affinity",
+            "devices wait for data and for kernel launches",
+            "srun --cpus-per-task=N, mpirun --bind-to none, or taskset: whatever started this shell has bound it",
+        )
     if quota is not None and quota < min(processes, cpus or processes):
         yield Finding(
             "warning",

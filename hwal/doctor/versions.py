@@ -1,4 +1,4 @@
-"""Installed packages that do not fit each other. Only what is installed is looked at; nothing is imported.
+"""Installed packages that do not fit each other, and libraries that torch is built with. Nothing is imported.
 
 Sources: the release notes and compatibility tables of PyTorch/XLA (torch_xla X.Y.Z is built for torch X.Y), of Intel Extension
 for PyTorch and of oneCCL's bindings (X.Y for torch X.Y; both ended with 2.8).
@@ -65,6 +65,40 @@ def versions(host: Host) -> Iterator[Finding]:
                 "its faults, security's among them, stay",
                 f"pip uninstall {name}; hwal needs none of it",
             )
+
+
+def libraries(host: Host) -> Iterator[Finding]:
+    """The vendors' libraries (NCCL, cuDNN …) that torch's own wheel asks for by exact version."""
+    for requirement in host.requires("torch"):
+        pin = re.match(r"(nvidia-[\w-]+|triton|pytorch-triton-rocm)\s*\(?==\s*([\w.]+)", requirement)
+        if pin is None or not _applies(requirement.partition(";")[2], host):
+            continue
+        name, wanted = pin.groups()
+        version = host.version(name)
+        if version == wanted:
+            continue
+        nccl = name.startswith("nvidia-nccl")
+        so = "collectives fail or hang" if nccl else "torch does not start, or a kernel fails while it runs"
+        yield Finding(
+            "error" if version is None else "warning",
+            name,
+            f"torch is built with {name} {wanted}",
+            f"installed: {version or 'none'}; torch {host.version('torch')} asks for {wanted}",
+            so,
+            f"pip install {name}=={wanted}, or install torch anew",
+        )
+
+
+def _applies(marker: str, host: Host) -> bool:
+    """Whether an environment marker of torch's wheels holds here; those of extras do not."""
+    facts = {"platform_system": {"linux": "Linux", "win32": "Windows", "darwin": "Darwin"}.get(host.system, host.system)}
+    facts["platform_machine"] = host.machine
+    conditions = [part.strip(" ()") for part in re.split(r"\band\b", marker) if part.strip()]
+    for condition in conditions:
+        found = re.fullmatch(r"(\w+)\s*==\s*[\"']([^\"']*)[\"']", condition)
+        if found is None or facts.get(found[1]) != found[2]:
+            return False
+    return True
 
 
 def _minor(version: str | None) -> tuple[int, int] | None:

@@ -11,8 +11,6 @@ from hwal.order.select import select
 from hwal.topology import Device, Link
 from hwal.values import Picked
 
-GIB = 1 << 30
-
 
 def for_a_run(devices: Sequence[Device], links: Sequence[Link], count: int | None = None) -> Picked:
     """`count` devices, or all; those in use only where there are not enough others."""
@@ -22,7 +20,7 @@ def for_a_run(devices: Sequence[Device], links: Sequence[Link], count: int | Non
     free = [device for device in chosen if not device.in_use]
     enough = bool(free) if count is None else count <= len(free)
     if used:
-        whose = ", ".join(map(_use, used))
+        whose = ", ".join(device.use for device in used)
         why.append(f"left out, in use by others: {whose}" if enough else f"in use by others, for want of free ones: {whose}")
     field = free if enough else list(chosen)
     net = graph(field, links)
@@ -33,12 +31,3 @@ def for_a_run(devices: Sequence[Device], links: Sequence[Link], count: int | Non
         field = [field[place] for place in answer.places]
         net = graph(field, links)
     return Picked(tuple(field[place] for place in order(net).places), "; ".join(why) or None)
-
-
-def _use(device: Device) -> str:
-    """`3 (2 processes, 31.0 of 80.0 GiB, from the driver)`."""
-    facts = [f"{device.users} process{'es' * (device.users > 1)}"] if device.users else []
-    if device.used_bytes is not None and device.memory_bytes is not None:
-        facts.append(f"{device.used_bytes / GIB:.1f} of {device.memory_bytes / GIB:.1f} GiB")
-    source = device.sources.get("users") or device.sources.get("used_bytes")
-    return f"{device.index} ({', '.join((*facts, *([f'from {source}'] if source else [])))})"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hwal.errors import VersionError
 from hwal.plan.batch import check_batch, check_deterministic
 from hwal.plan.keras import decide_replicas, refuse_torchs
@@ -9,6 +11,7 @@ from hwal.plan.later import refuse_later
 from hwal.plan.precision import decide_precision
 from hwal.plan.processes import lay_out
 from hwal.plan.strategy import decide_strategy, mesh_of
+from hwal.topology import Device, straggler
 from hwal.values import Caps, Choice, Decision, Plan, Request
 
 
@@ -47,8 +50,14 @@ def make_plan(choice: Choice, caps: Caps, request: Request, framework: Decision,
         micro_batch=request.settings.micro_batch,
         nodes=nodes,
         wrap=request.wrap,
-        notes=layout.notes + cost + cut + (() if caps.untried is None else (caps.untried,)),
+        notes=layout.notes + _mixed(layout.devices) + cost + cut + (() if caps.untried is None else (caps.untried,)),
     )
+
+
+def _mixed(devices: Sequence[Device]) -> tuple[str, ...]:
+    """What it costs that devices of different kinds were asked for."""
+    cost = straggler(devices)
+    return () if cost is None else (f"mixed kinds: every step waits for the slowest ({cost})",)
 
 
 def check_framework(framework: Decision, caps: Caps, backend: str) -> None:

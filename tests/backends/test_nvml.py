@@ -57,14 +57,31 @@ def test_health_arrives(library: Path) -> None:
     told = gpus.switched("h100", 2, 18, 4)
     sick = HEALTHY | {"throttle": 0x44, "temperature": 88, "state": 8, "width": 8, "replays": 3}
     lines = [f"gpu.{i}.{name} {value}" for i, facts in enumerate((HEALTHY, sick)) for name, value in facts.items()]
+    lines += ["gpu.0.uncorrected 0", "gpu.1.uncorrected 2", "gpu.1.health 0x11"]
     lines += ["gpu.0.ecc 1 1", "gpu.0.rows 0 0", "gpu.1.ecc 1 0", "gpu.1.rows 1 0"]
     program = "import json; from hwal_cuda.health import read; print(json.dumps(read()))"
     ward = Ward.from_dict(run(library, told, lines, program))
-    well = Health(0, 1, 41, 90, 700000, 700000, (1, 1), False, False, (5, 5), (16, 16), True, True, None, 0)
+    well = Health(0, 1, 41, 90, 700000, 700000, (1, 1), False, False, (5, 5), (16, 16), True, True, None, 0, 0, 0)
     assert ward.gpus[0] == well
     assert ward.gpus[1] == replace(
-        well, index=1, throttle=0x44, temperature=88, ecc=(1, 0), pending=True, width=(8, 16), busy=False, link_errors=54
+        well,
+        index=1,
+        throttle=0x44,
+        temperature=88,
+        ecc=(1, 0),
+        pending=True,
+        width=(8, 16),
+        busy=False,
+        link_errors=54,
+        uncorrected=2,
+        fabric=0x11,
     )
+
+
+def test_boards_that_retire_pages(library: Path) -> None:
+    program = "import json; from hwal_cuda.health import read; print(json.dumps(read()))"
+    ward = Ward.from_dict(run(library, gpus.flat("t4", 2, "SYS"), ["gpu.0.retired 1", "gpu.1.retired 0"], program))
+    assert [(health.pending, health.failed, health.fabric) for health in ward.gpus] == [(True, None, None), (False, None, None)]
 
 
 def as_told(report: Report) -> Report:

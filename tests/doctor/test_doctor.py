@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import hwal_cuda
-import hwal_rocm
 from hwal.cli import main
 from hwal.doctor import examine
 from hwal.finding import Finding
@@ -50,6 +49,9 @@ def test_nothing_is_wrong() -> None:
         ({"power": 500000}, "warning", "its power cap is below the default"),
         ({"pending": True}, "error", "rows of its memory wait to be remapped"),
         ({"pending": True, "failed": True}, "error", "rows of its memory cannot be remapped any more"),
+        ({"uncorrected": 2}, "error", "its memory has had errors"),
+        ({"fabric": 0x1}, "warning", "its NVLink fabric is not whole"),
+        ({"fabric": 0x12}, "warning", "its NVLink fabric is not whole"),
         ({"ecc": (1, 0)}, "note", "a change of ECC waits for a reset"),
         ({"mig": (0, 1)}, "note", "a change of MIG mode waits for a reset"),
         ({"link_errors": 7}, "warning", "its NVLinks have had errors"),
@@ -72,6 +74,7 @@ def test_one_gpu(change: dict[str, Any], level: str, what: str) -> None:
         {"temperature": 84},
         {"temperature": None, "throttle": None, "ecc": None, "width": None, "generation": None, "power": None},
         {"power": 700001},
+        {"fabric": 0x2AA, "uncorrected": 0},
     ],
 )
 def test_what_is_normal_is_not_told(change: dict[str, Any]) -> None:
@@ -104,21 +107,6 @@ def test_what_is_blocked_is_an_error() -> None:
     assert [finding.level for finding in found] == ["error"] and "reboot" in found[0].remedy
 
 
-def test_gpus_of_amd() -> None:
-    recording = gpus.rocm_hosts()["mi300x-8"]
-    folder = f"/sys/bus/pci/devices/{gpus.bus(2)}"
-    files = {f"{folder}/current_link_width": "8\n", f"{folder}/max_link_width": "16\n"}
-    files[f"{folder}/ras/umc_err_count"] = "ue: 2\nce: 9\n"
-    host = RecordedHost(replace(recording, files={**recording.files, **files}))
-    found = list(examine(host, [hwal_rocm.backend.probe(host)], {"rocm": hwal_rocm.backend}))
-    assert told(found) == [
-        ("error", "rocm 2", "its memory has had errors"),
-        ("warning", "rocm 2", "PCIe has fewer lanes than it could"),
-    ]
-    clean = RecordedHost(recording)
-    assert examine(clean, [hwal_rocm.backend.probe(clean)], {"rocm": hwal_rocm.backend}) == ()
-
-
 @pytest.mark.parametrize(
     ("versions", "expected"),
     [
@@ -139,6 +127,39 @@ def test_gpus_of_amd() -> None:
 def test_versions(versions: dict[str, str], expected: list[tuple[str, str]]) -> None:
     found = examine(RecordedHost(Recording(versions=versions)), [], {})
     assert [(finding.level, finding.subject) for finding in found] == expected
+
+
+ASKED = (
+    'nvidia-nccl-cu12==2.27.5; platform_system == "Linux" and platform_machine == "x86_64"',
+    "nvidia-cudnn-cu12==9.10.2.21; platform_system == 'Linux'",
+    'nvidia-nccl-cu13==2.29.1; platform_system == "Windows"',
+    "nvidia-cufft-cu12 (==11.3.3) ; platform_system == 'Linux'",
+    'optree>=0.13.0; extra == "optree"',
+    'triton==3.5.0; python_version < "3.10"',
+    "filelock",
+)
+FITTING = {"torch": "2.9.0", "nvidia-nccl-cu12": "2.27.5", "nvidia-cudnn-cu12": "9.10.2.21", "nvidia-cufft-cu12": "11.3.3"}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, []),
+        ({"nvidia-nccl-cu12": "2.21.5"}, [("warning", "nvidia-nccl-cu12", "collectives fail or hang")]),
+        ({"nvidia-nccl-cu12": None}, [("error", "nvidia-nccl-cu12", "collectives fail or hang")]),
+        (
+            {"nvidia-cudnn-cu12": "9.1.0", "nvidia-cufft-cu12": None},
+            [("error", "nvidia-cufft-cu12", "torch does not"), ("warning", "nvidia-cudnn-cu12", "torch does not")],
+        ),
+    ],
+)
+def test_libraries_that_torch_is_built_with(change: dict[str, str | None], expected: list[tuple[str, str, str]]) -> None:
+    versions = {name: version for name, version in {**FITTING, **change}.items() if version is not None}
+    found = examine(RecordedHost(Recording(versions=versions, requires={"torch": ASKED})), [], {})
+    assert [(each.level, each.subject) for each in found] == [(level, name) for level, name, _ in expected]
+    assert all(text in each.consequence for each, (_, _, text) in zip(found, expected, strict=True))
+    arm = Recording(versions={"torch": "2.9.0"}, requires={"torch": ASKED[:1]}, machine="aarch64")
+    assert examine(RecordedHost(arm), [], {}) == ()
 
 
 LIMITS = "Limit                     Soft Limit           Hard Limit           Units\n"
@@ -168,6 +189,12 @@ def test_limits(files: dict[str, str], expected: list[tuple[str, str]]) -> None:
     assert [(finding.level, finding.subject) for finding in found] == expected
 
 
+def test_a_shell_that_is_bound_to_too_few_cpus() -> None:
+    assert [each.subject for each in on_cuda(affinity=(0,))] == ["CPU affinity"]
+    assert on_cuda(affinity=tuple(range(8))) == []
+    assert on_cuda(affinity=(0, 1), cpu_count=2) == [], "there are no more"
+
+
 def translated(name: str, kind: str) -> list[Finding]:
     recording = CUDA[name]
     links = {f"/sys/bus/pci/devices/{gpus.bus(i)}/iommu_group": f"../../../kernel/iommu_groups/{i}" for i in range(8)}
@@ -179,7 +206,10 @@ def test_translated_paths() -> None:
     found = translated("p100-8", "DMA-FQ")
     assert told(found) == [("warning", "cuda", "an IOMMU translates what devices send each other over PCIe")]
     assert "devices 0, 1, 2" in found[0].evidence and "iommu=pt" in found[0].remedy
-    assert translated("p100-8", "identity") == []
+    acs = translated("p100-8", "identity")
+    assert told(acs) == [("warning", "cuda", "ACS is on between devices below one switch")] and "0-1 0-2" in acs[0].evidence
+    together = dict.fromkeys((f"/sys/bus/pci/devices/{gpus.bus(i)}/iommu_group" for i in range(8)), "../iommu_groups/4")
+    assert on_cuda(name="p100-8", links=together) == []
     assert translated("hgx-h100", "DMA") == [], "NVLink does not pass there"
 
 

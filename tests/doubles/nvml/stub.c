@@ -255,6 +255,7 @@ int nvmlDeviceGetGpuFabricInfoV(handle device, fabric *out) {
     memset(out->cluster, 0, sizeof out->cluster);
     out->cluster[0] = (unsigned char)first;
     out->status = SUCCESS;
+    out->health = (uint)number(name_of(device, "health"), 0);
     return SUCCESS;
 }
 #endif
@@ -286,6 +287,7 @@ ONE(nvmlDeviceGetCurrPcieLinkGeneration, uint, "generation")
 ONE(nvmlDeviceGetMaxPcieLinkGeneration, uint, "max_generation")
 ONE(nvmlDeviceGetCurrPcieLinkWidth, uint, "width")
 ONE(nvmlDeviceGetMaxPcieLinkWidth, uint, "max_width")
+ONE(nvmlDeviceGetRetiredPagesPendingStatus, uint, "retired")
 OF(nvmlDeviceGetTemperature, "temperature")
 OF(nvmlDeviceGetTemperatureThreshold, "slowdown")
 
@@ -299,6 +301,13 @@ int nvmlDeviceGetRemappedRows(handle device, uint *corrected, uint *uncorrected,
     const char *value = look(name_of(device, "rows"));
     *corrected = *uncorrected = 0;
     return value && sscanf(value, "%u %u", pending, failed) == 2 ? SUCCESS : NOT_SUPPORTED;
+}
+int nvmlDeviceGetTotalEccErrors(handle device, uint kind, uint counter, unsigned long long *out) {
+    BEGIN(device, "nvmlDeviceGetTotalEccErrors");
+    const char *value = kind == 1 && counter == 0 ? look(name_of(device, "uncorrected")) : NULL;
+    if (!value) return NOT_SUPPORTED;
+    *out = strtoull(value, NULL, 0);
+    return SUCCESS;
 }
 int nvmlDeviceGetNvLinkErrorCounter(handle device, uint link, uint counter, unsigned long long *out) {
     BEGIN(device, "nvmlDeviceGetNvLinkErrorCounter");
