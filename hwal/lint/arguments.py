@@ -6,9 +6,10 @@ import ast
 import re
 from collections.abc import Iterable
 
-from hwal.lint.context import FUNCTION, Context
+from hwal.lint.context import FUNCTION, Context, Site
+from hwal.lint.eager import dtype_of, tensor_made
 from hwal.lint.source import Function
-from hwal.lint.values import ARGUMENT, NOTHING, PLAIN, TENSOR, Value
+from hwal.lint.values import ARGUMENT, NOTHING, PLAIN, TENSOR, Value, join
 
 PLAIN_NAME = re.compile(
     r"^(?:training|is_training|train|trainable|mode|axis|axes|name|dtype|scope|reuse|verbose|debug|method|reduction|units|dim|dims|height|width|channels|"
@@ -31,7 +32,7 @@ SPARSE_TYPES = re.compile(r"\bSparseTensor\b")
 INPUT = Value(TENSOR, data=True)
 
 
-def root_arguments(function: Function, context: Context, sites: Iterable[ast.Call]) -> dict[str, Value]:
+def root_arguments(function: Function, context: Context, sites: Iterable[Site]) -> dict[str, Value]:
     """Parameter name -> its value. A parameter is Python where its annotation, its default, its name, or a literal that some
     call passes says so."""
     found: dict[str, Value] = {}
@@ -39,16 +40,23 @@ def root_arguments(function: Function, context: Context, sites: Iterable[ast.Cal
     defaults = function.defaults()
     args = function.node.args
     parameters = function.parameters
-    if function.class_ is not None and parameters:
+    if function.bound and parameters:
         found[parameters[0].arg] = Value(what="self")
         parameters = parameters[1:]
+    sites = list(sites)
     literals = passed_literals(parameters, sites) | used_as_plain(function)
+    tensors = passed_tensors(parameters, sites)
+    floats = used_as_float(function)
     for index, parameter in enumerate([*parameters, *args.kwonlyargs]):
         name = parameter.arg
         if specs is not None and index < len(specs):
             found[name] = specs[index]
+        elif name in tensors and name not in literals:
+            found[name] = tensors[name]
         else:
             found[name] = _guess(name, parameter.annotation, defaults.get(name), name in literals, context)
+            if name in floats and found[name].is_tensor and found[name].dtype is None:
+                found[name] = found[name]._replace(dtype="float32")
     if args.vararg:
         found[args.vararg.arg] = NOTHING
     if args.kwarg:
@@ -113,10 +121,59 @@ def used_as_plain(function: Function) -> set[str]:
     return found
 
 
-def passed_literals(parameters: list[ast.arg], sites: Iterable[ast.Call]) -> set[str]:
+KEEPING = ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "abs", "square", "norm", "sum", "mean", "max", "min")
+"""Functions whose result has the dtype of what they are given."""
+
+
+def used_as_float(function: Function) -> set[str]:
+    """The parameters that meet a Python float, which an integer tensor could not, and that are never given another value."""
+    found: set[str] = set()
+    if isinstance(function.node, ast.Lambda):
+        return found
+    bound: set[str] = set()
+    for statement in function.node.body:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                bound.add(node.id)
+            elif isinstance(node, ast.BinOp):
+                found |= _meets_float(node.left, node.right)
+            elif isinstance(node, ast.Compare) and len(node.comparators) == 1:
+                found |= _meets_float(node.left, node.comparators[0])
+    return found - bound
+
+
+def _meets_float(left: ast.expr, right: ast.expr) -> set[str]:
+    for number, other in ((left, right), (right, left)):
+        if isinstance(number, ast.Constant) and isinstance(number.value, float):
+            if (
+                isinstance(other, ast.Call)
+                and isinstance(other.func, ast.Attribute)
+                and other.func.attr in KEEPING
+                and other.args
+            ):
+                other = other.args[0]
+            if isinstance(other, ast.Name):
+                return {other.id}
+    return set()
+
+
+def passed_tensors(parameters: list[ast.arg], sites: Iterable[Site]) -> dict[str, Value]:
+    """The parameters that every call in sight gives a tensor or an array, and what all of these have in common."""
+    found: dict[str, Value | None] = {}
+    for call, source in sites:
+        given = dict(zip((p.arg for p in parameters), call.args, strict=False))
+        given |= {k.arg: k.value for k in call.keywords if k.arg}
+        for name, node in given.items():
+            value = tensor_made(node, source)
+            old = found.get(name, value)
+            found[name] = join(old, value) if old is not None and value is not None else None
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def passed_literals(parameters: list[ast.arg], sites: Iterable[Site]) -> set[str]:
     """The parameters that some call gives a number, string, bool or None."""
     found = set()
-    for call in sites:
+    for call, _ in sites:
         for parameter, value in zip(parameters, call.args, strict=False):
             if isinstance(value, ast.Constant) or (isinstance(value, ast.UnaryOp) and isinstance(value.operand, ast.Constant)):
                 found.add(parameter.arg)
@@ -147,12 +204,4 @@ def _spec(node: ast.expr, function: Function) -> Value:
     dims = None
     if isinstance(shape, ast.List | ast.Tuple):
         dims = tuple(d.value if isinstance(d, ast.Constant) and isinstance(d.value, int) else None for d in shape.elts)
-    return Value(TENSOR, data=True, shape=dims, dtype=dtype_of(given.get("dtype"), function) or "float32")
-
-
-def dtype_of(node: ast.expr | None, function: Function) -> str | None:
-    """`float32` for `tf.float32`, `"float32"`, `np.float32`."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return node.value
-    name = function.module.names.resolve(node) if node is not None else None
-    return name.rpartition(".")[2] if name and name.partition(".")[0] in ("tensorflow", "numpy") else None
+    return Value(TENSOR, data=True, shape=dims, dtype=dtype_of(given.get("dtype"), function.module) or "float32")

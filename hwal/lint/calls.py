@@ -8,11 +8,31 @@ from collections.abc import Mapping
 from hwal.lint import semantics
 from hwal.lint.context import keras_kind
 from hwal.lint.events import Call
-from hwal.lint.frame import Frame
+from hwal.lint.frame import Frame, element
 from hwal.lint.source import Class, Function
-from hwal.lint.values import ARGUMENT, LAYER, NOTHING, NUMPY, PLAIN, PYTHON, TENSOR, Value, holds_tensor, join, tensor_like
+from hwal.lint.values import (
+    ARGUMENT,
+    LAYER,
+    NOTHING,
+    NUMPY,
+    PLAIN,
+    PYTHON,
+    TENSOR,
+    TENSORS,
+    Value,
+    holds_tensor,
+    join,
+    tensor_like,
+)
 
 BODY_TAKERS = frozenset({"cond", "while_loop", "case", "switch_case", "map_fn", "scan", "foldl", "foldr", "vectorized_map"})
+LIST_TAKERS = frozenset(
+    {
+        "add_n", "identity_n", "shape_n", "tuple", "ragged.constant", "experimental.numpy.hstack", "experimental.numpy.vstack",
+        "experimental.numpy.dstack",
+}
+)  # fmt: skip
+"""Functions that want a Python list of tensors, and iterate over one tensor that they are given in its place."""
 PLAIN_BACKEND = ("shape", "int_shape", "ndim", "is_tensor", "dtype", "floatx", "backend", "standardize_dtype")
 TRUTH_BUILTINS = {"bool": "bool", "any": "any", "all": "any", "max": "max", "min": "max", "sorted": "max", "filter": "any"}
 ITERATING = {
@@ -41,7 +61,10 @@ class Calls(Frame):
             if name is None:
                 owner = self.evaluate(func.value)
         elif isinstance(func, ast.Name):
-            name = None if func.id in self.env or func.id in self.closure else self.names.resolve(func)
+            if func.id in self.env or func.id in self.closure:
+                name = self._named(self.evaluate(func))
+            else:
+                name = self.names.resolve(func)
         else:
             owner = self.evaluate(func)
         args = [self.evaluate(arg) for arg in node.args]
@@ -49,6 +72,12 @@ class Calls(Frame):
         result = self._result(node, name, method, owner, args, kwargs)
         self.trace.calls.append(Call(node, name, method, owner, args, kwargs, result, self.place()))
         return result
+
+    @staticmethod
+    def _named(held: Value) -> str | None:
+        """The function of a framework that a name of a frame holds: `act = tf.nn.relu`."""
+        known = held.kind == PYTHON and held.what is not None and held.what.startswith(("tensorflow.", "keras."))
+        return held.what if known else None
 
     def _shadowed(self, node: ast.Attribute) -> bool:
         base: ast.expr = node
@@ -84,6 +113,8 @@ class Calls(Frame):
             short = name[len("tensorflow.") :]
             if short in BODY_TAKERS:
                 return self._body_taker(short, args, kwargs)
+            if short in LIST_TAKERS and args and args[0].is_tensor and (args[0].what == "single" or args[0].shape is not None):
+                self.iteration(node, "list", args[0])
             if short in ("py_function", "numpy_function", "compat.v1.py_func"):
                 return Value(TENSOR, data=True)
             return semantics.tensorflow_call(short, args, kwargs)
@@ -142,8 +173,23 @@ class Calls(Frame):
             return Value(PYTHON, *tensor_like(args)[1:4], what=f"iter:{name}")
         if name in ITERATING and name != "zip" and args and args[0].is_tensor:
             self.iteration(node, ITERATING[name], args[0])
+        if name in ("map", "filter"):
+            return self._mapped(node, name, args)
+        if name == "range" and not self.trace.autograph and (limit := next((a for a in args if a.is_tensor), None)):
+            self.iteration(node, "range", limit)
         result = semantics.builtin_call(name, args, self.trace.autograph)
         return NOTHING if result is None else result
+
+    def _mapped(self, node: ast.Call, name: str, args: list[Value]) -> Value:
+        """`map(f, t)`: Python walks through each argument, and calls a function of the project with what it finds."""
+        for walked in args[1:]:
+            if walked.is_tensor:
+                self.iteration(node, name, walked)
+        if args and args[0].what == "function" and isinstance(args[0].const, Function):
+            result = self.call_function(args[0].const, [element(value) for value in args[1:]], {}, node)
+            if name == "map":
+                return Value(PYTHON, data=result.data, loop=result.loop, what=TENSORS if result.is_tensor else None)
+        return NOTHING
 
     def call_function(
         self, target: Function, args: list[Value], kwargs: Mapping[str, Value], node: ast.AST, autograph: bool | None = None

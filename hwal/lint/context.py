@@ -16,6 +16,9 @@ from typing import NamedTuple
 from hwal.lint.project import Project
 from hwal.lint.source import Class, Function, Source
 
+Site = tuple[ast.Call, Source]
+"""A call of a function, and the file that it stands in."""
+
 
 class Context(NamedTuple):
     """How a root is traced. `autograph`: Python's `if` and loops over tensors are converted. `compiled`: XLA compiles it (not
@@ -59,7 +62,11 @@ HOST_FUNCTIONS = frozenset(
         "tensorflow.data.Dataset.from_generator",
     }
 )
-LOSS_KEYWORDS = {"loss": True, "losses": True, "metrics": False, "weighted_metrics": False, "activation": True}
+LOSS_KEYWORDS = {
+    "loss": True, "losses": True, "metrics": False, "weighted_metrics": False, "activation": True,
+    "recurrent_activation": True, "kernel_regularizer": True, "activity_regularizer": True, "kernel_constraint": False,
+}  # fmt: skip
+"""Keywords under which Keras is given functions that it traces -> whether a gradient is taken through them."""
 
 
 def keras_kind(project: Project, class_: Class) -> str | None:
@@ -87,7 +94,8 @@ class Contexts:
         self.host: set[Function] = set()
         self.roots: dict[Function, Context] = {}
         self._given: dict[Function, Context] = {}
-        self.sites: dict[Function, list[ast.Call]] = {}
+        self.made: dict[Class, list[ast.Call]] = {}
+        self.sites: dict[Function, list[Site]] = {}
         for source in project.sources:
             if source.uses("tensorflow", "keras", "tf_keras"):
                 self._calls(source)
@@ -121,7 +129,9 @@ class Contexts:
         for call, function in source.calls:
             target = self._project.called(call.func, function, source)
             if isinstance(target, Function):
-                self.sites.setdefault(target, []).append(call)
+                self.sites.setdefault(target, []).append((call, source))
+            elif isinstance(target, Class):
+                self.made.setdefault(target, []).append(call)
             dotted = names.resolve(call.func)
             attribute = call.func.attr if isinstance(call.func, ast.Attribute) else ""
             first = call.args[0] if call.args else _argument(call, "fn") or _argument(call, "func")
@@ -135,7 +145,7 @@ class Contexts:
                 self._host(first, function, source)
             elif attribute in ("run", "experimental_run_v2") and dotted is None and first is not None:
                 self._give(first, function, source, Context(True, why="strategy.run"))
-            if attribute == "compile" or dotted is None:
+            if attribute == "compile" or dotted is None or dotted.startswith("keras."):
                 for keyword in call.keywords:
                     if keyword.arg in LOSS_KEYWORDS:
                         gradient = LOSS_KEYWORDS[keyword.arg]
@@ -209,10 +219,17 @@ class Contexts:
                 or isinstance(function.node, ast.Lambda)
             ):
                 continue
-            if function.outer is not None or function.class_ is not None or not function.parameters:
+            if function.outer is not None or not function.parameters or not self._callable_alone(function):
                 continue
             if not HOST_NAMES.match(function.name) and self._computes(function, pipeline):
                 self.roots[function] = Context(True, assumed=True, why="nobody here calls it")
+
+    def _callable_alone(self, function: Function) -> bool:
+        """A function that somebody else may compile: one of a file, a static method, or what a tf.Module is called for."""
+        if function.class_ is None or not function.bound:
+            return True
+        module = function.name == "__call__" and "tensorflow.Module" in self._project.ancestors(function.class_)
+        return module and not PIPELINE_CLASS.search(function.class_.name)
 
     def _computes(self, function: Function, pipeline: bool, depth: int = 0) -> bool:
         """Whether a function's body is that of a computation: it calls TensorFlow, and does nothing that only a host does."""

@@ -44,6 +44,7 @@ SPARSE_FAILING = frozenset(
         "sparse.reshape", "sparse.segment_mean", "sparse.segment_sum", "sparse.segment_sqrt_n", "sparse.slice",
         "sparse.softmax", "sparse.split", "sparse.bincount", "nn.embedding_lookup_sparse", "nn.safe_embedding_lookup_sparse",
         "ragged.cross", "ragged.cross_hashed", "ragged.range", "ragged.segment_ids_to_row_splits",
+        "ragged.row_splits_to_segment_ids", "ragged.stack_dynamic_partitions", "nn.collapse_repeated",
 }
 )  # fmt: skip
 
@@ -103,6 +104,22 @@ SIZES: Mapping[str, tuple[tuple[int, tuple[str, ...]], ...]] = {
     "signal.frame": ((1, ("frame_length",)), (2, ("frame_step",))),
     "signal.stft": ((1, ("frame_length",)), (2, ("frame_step",))),
     "space_to_batch": ((1, ("block_shape",)), (2, ("paddings",))),
+    "broadcast_dynamic_shape": ((0, ("shape_x",)), (1, ("shape_y",))),
+    "math.approx_max_k": ((1, ("k",)),),
+    "math.approx_min_k": ((1, ("k",)),),
+    "random.stateless_parameterized_truncated_normal": ((0, ("shape",)),),
+    "sparse.eye": ((0, ("num_rows",)), (1, ("num_columns",))),
+    **{f"experimental.numpy.{name}": ((0, ("shape",)),) for name in ("ones", "zeros", "empty", "full", "random.random")},
+    **{f"experimental.numpy.{name}": ((1, ("shape",)),) for name in ("reshape", "broadcast_to")},
+    **{
+        f"experimental.numpy.{name}": ((0, ("N",)), (1, ("M",)))
+        for name in ("eye", "identity", "tri", "diag_indices", "arange")
+    },
+    "experimental.numpy.tile": ((1, ("reps",)),),
+    "experimental.numpy.repeat": ((1, ("repeats",)),),
+    "experimental.numpy.linspace": ((2, ("num",)),),
+    "experimental.numpy.vander": ((1, ("N",)),),
+    "experimental.numpy.transpose": ((1, ("axes",)),),
     "keras.ops.arange": ((0, ("start",)), (1, ("stop",)), (2, ("step",))),
     "keras.ops.zeros": ((0, ("shape",)),),
     "keras.ops.ones": ((0, ("shape",)),),
@@ -147,10 +164,22 @@ def missing(short: str) -> list[str]:
     return [op for op in operators if op not in HARMLESS and not any(op in table for table in KERNELS.values())]
 
 
+REAL_ONLY = {
+    "linalg.inv": "MatrixInverse",
+    "linalg.solve": "MatrixSolve",
+    "linalg.expm": "MatrixSolve",
+    "linalg.svd": "Svd",
+    "linalg.pinv": "Svd",
+    "linalg.tridiagonal_matmul": "TridiagonalMatMul",
+}
+"""Functions that XLA compiles for real numbers alone -> the operator that is to blame."""
+
+
 EITHER = {
     "nn.fractional_max_pool": "FractionalMaxPool",
     "nn.fractional_avg_pool": "FractionalAvgPool",
     "image.draw_bounding_boxes": "DrawBoundingBoxesV2",
+    "nn.isotonic_regression": "IsotonicRegression",
 }
 """Functions that choose between operators none of which has a kernel."""
 

@@ -10,9 +10,9 @@ from hwal.lint.context import GRADIENT, Contexts, keras_kind
 from hwal.lint.events import Trace
 from hwal.lint.frame import Frame
 from hwal.lint.project import Project, enclosing_class
-from hwal.lint.source import Function, Source
+from hwal.lint.source import Class, Function, Source
 from hwal.lint.statements import Statements
-from hwal.lint.values import LAYER, NOTHING, PLAIN, TENSOR, Value, constant
+from hwal.lint.values import EAGER, LAYER, NOTHING, PLAIN, TENSOR, Value, constant
 
 DEPTH = 8
 VARIANTS = 6
@@ -97,10 +97,7 @@ class Interpreter:
         """Parameter name -> value, of a call."""
         parameters = [p.arg for p in target.parameters]
         values: dict[str, Value] = {}
-        method = target.class_ is not None and not any(
-            isinstance(d, ast.Name) and d.id == "staticmethod" for d in target.decorators
-        )
-        if method and parameters:
+        if target.bound and parameters:
             values[parameters[0]] = Value(what="self")
             parameters = parameters[1:]
         values |= dict(zip(parameters, args, strict=False))
@@ -141,7 +138,7 @@ class Interpreter:
                 "tensorflow.zeros",
                 "tensorflow.ones",
             ):
-                return Value(TENSOR)
+                return Value(TENSOR, what=EAGER)
             if name and name.startswith(
                 ("keras.layers.", "keras.Model", "keras.Sequential", "keras.losses.", "keras.applications.")
             ):
@@ -173,12 +170,24 @@ class Interpreter:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in WEIGHT_METHODS:
             return Value(TENSOR, data=True, what="variable")
         value = self._static(class_.module, node)
-        if value is NOTHING and isinstance(node, ast.Name) and class_.methods.get("__init__"):
-            init = class_.methods["__init__"]
-            default = init.defaults().get(node.id)
-            if isinstance(default, ast.Constant) and default.value is not None:
-                return PLAIN
+        if value is NOTHING and isinstance(node, ast.Name) and (init := class_.methods.get("__init__")):
+            return self._setting(class_, init, node.id)
         return value
+
+    def _setting(self, class_: Class, init: Function, name: str) -> Value:
+        """What an argument of `__init__` is: Python's where its default, its annotation or a call in sight says so."""
+        parameters = init.parameters
+        given = [init.defaults().get(name)]
+        for call in self.contexts.made.get(class_, ()):
+            passed = dict(zip((p.arg for p in parameters[1:]), call.args, strict=False))
+            given.append(passed.get(name) or next((k.value for k in call.keywords if k.arg == name), None))
+        constants = [node.value for node in given if isinstance(node, ast.Constant) and node.value is not None]
+        annotation = next((p.annotation for p in [*parameters, *init.node.args.kwonlyargs] if p.arg == name), None)
+        if any(isinstance(value, bool) for value in constants) or (
+            isinstance(annotation, ast.Name) and annotation.id == "bool"
+        ):
+            return PLAIN._replace(dtype="bool")
+        return PLAIN if constants else NOTHING
 
 
 def _coarse(value: Value) -> tuple[object, ...]:

@@ -36,6 +36,13 @@ class Names:
         for alias in node.names:
             self._bound[alias.asname or alias.name] = f"{module}.{alias.name}" if module else alias.name
 
+    def alias(self, name: str, node: ast.Attribute) -> None:
+        """`linalg = tf.linalg`, which makes a name of its own for what another has already."""
+        dotted = ast.unparse(node)
+        first, _, rest = dotted.partition(".")
+        if first in self._bound and name not in self._bound and dotted.replace(".", "").isidentifier():
+            self._bound[name] = f"{self._bound[first]}.{rest}"
+
     def __contains__(self, name: str) -> bool:
         return name in self._bound
 

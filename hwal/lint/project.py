@@ -51,6 +51,9 @@ class Project:
                 return source.top[node.id]
             if node.id in source.classes:
                 return source.classes[node.id]
+            held = source.globals.get(node.id)
+            if isinstance(held, ast.Call) and held.args and source.names.resolve(held.func) == "tensorflow.function":
+                return self.called(held.args[0], None, source)  # step = tf.function(train_step)
             dotted = source.names.imported(node.id)
             return self.find(dotted) if dotted else None
         if isinstance(node, ast.Attribute):
@@ -70,6 +73,10 @@ class Project:
                 return self.find(dotted)
             if isinstance(node.value, ast.Name) and node.value.id in source.classes:
                 return self.method(source.classes[node.value.id], node.attr)
+            made = source.globals.get(node.value.id) if isinstance(node.value, ast.Name) else node.value
+            if isinstance(made, ast.Call) and isinstance(made.func, ast.Name):  # Trainer().step, trainer.step
+                owner = self.called(made.func, None, source)
+                return self.method(owner, node.attr) if isinstance(owner, Class) else None
         return None
 
     def _attribute(self, class_: Class, name: str) -> Function | Class | None:

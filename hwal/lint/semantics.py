@@ -37,8 +37,11 @@ SHAPES = frozenset({"shape", "rank", "size", "shape_n"})
 """Functions whose result XLA knows while it compiles."""
 
 BOUNDED = frozenset(
-    {"boolean_mask", "unique", "dynamic_partition", "sparse.from_dense", "nn.ctc_unique_labels", "image.non_max_suppression"}
-)
+    {
+        "boolean_mask", "unique", "dynamic_partition", "sparse.from_dense", "nn.ctc_unique_labels", "image.non_max_suppression",
+        "experimental.numpy.nonzero",
+    }
+)  # fmt: skip
 """Functions whose result's shape depends on data, within a bound."""
 
 REDUCTIONS = ("reduce_", "math.reduce_", "argmax", "argmin", "math.count_nonzero", "norm", "add_n")
@@ -142,6 +145,12 @@ def tensorflow_call(short: str, args: list[Value], kwargs: Mapping[str, Value]) 
             result = result._replace(known=True, const=first.const)
     elif short in BOOLEAN:
         result = result._replace(dtype="bool")
+    elif short == "complex" or short.startswith(("signal.fft", "signal.ifft", "signal.rfft", "signal.stft")):
+        result = result._replace(dtype="complex64")
+    elif short in ("abs", "math.real", "math.imag", "math.angle", "signal.irfft"):
+        result = result._replace(
+            dtype=None if (values and (values[0].dtype or "").startswith("complex")) else values[0].dtype if values else None
+        )
     elif short in ("argmax", "argmin"):
         result = result._replace(dtype="int64")
     elif values and len(values) <= 2:

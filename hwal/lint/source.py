@@ -37,6 +37,11 @@ class Function:
         args = self.node.args
         return [*args.posonlyargs, *args.args]
 
+    @property
+    def bound(self) -> bool:
+        """Whether its first parameter is the object or class that it is called on."""
+        return self.class_ is not None and not any(isinstance(d, ast.Name) and d.id == "staticmethod" for d in self.decorators)
+
     def defaults(self) -> Mapping[str, ast.expr]:
         """Parameter name -> its default."""
         args = self.node.args
@@ -183,6 +188,8 @@ class _Index:
         for target in targets:
             if isinstance(target, ast.Name) and function is None:
                 self._source.globals[target.id] = value
+                if isinstance(value, ast.Attribute):
+                    self._source.names.alias(target.id, value)
             elif (
                 isinstance(target, ast.Attribute)
                 and isinstance(target.value, ast.Name)

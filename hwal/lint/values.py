@@ -19,6 +19,9 @@ TENSORS = "list of tensors"
 ARGUMENT = "argument"
 """`what` of an argument that may be a structure of tensors rather than one."""
 
+EAGER = "eager"
+"""`what` of a tensor that a file makes outside traced code: it has its numbers."""
+
 Shape = tuple[int | None, ...]
 
 

@@ -66,6 +66,11 @@ def test_what_only_compat_v1_has_keeps_its_name() -> None:
     assert canonical("tensorflow.compat.v1.placeholder") == "tensorflow.compat.v1.placeholder"
 
 
+def test_a_name_at_a_files_top_may_stand_for_a_module() -> None:
+    found = read("a.py", "import tensorflow as tf\n\nlinalg = tf.linalg\nlinalg.det(linalg)\n").names
+    assert found.resolve(ast.parse("linalg.det", mode="eval").body) == "tensorflow.linalg.det"
+
+
 def roots(text: str, autograph_in_keras: bool = False) -> dict[str, Context]:
     project = Project([read("a.py", text, "a")])
     return {function.name: context for function, context in Contexts(project, autograph_in_keras).roots.items()}
@@ -186,6 +191,44 @@ def test_an_input_signature_says_dtypes_and_shapes() -> None:
 def test_a_number_that_some_call_passes_is_python() -> None:
     text = TF + "@tf.function\ndef f(x, n):\n    return n\n\nf(tf.ones([2]), 3)\n"
     assert traces(text)["f"][0].returns[0][1].kind == PYTHON
+
+
+@pytest.mark.parametrize(
+    ("call", "shape", "dtype"),
+    [
+        ("f(tf.constant([[1, 2]]))", (1, 2), "int32"),
+        ("f(tf.ones([2, 3], tf.float16))", (2, 3), "float16"),
+        ("f(x=np.random.rand(4, 2).astype('float32'))", (4, 2), "float32"),
+        ("f(tf.random.normal(shape=(8,)))", (8,), "float32"),
+        ("f(DATA)", (3,), "bool"),
+        ("f(tf.cast(tf.zeros([2]), tf.int64))", (2,), "int64"),
+        ("tf.function(f)\ng = tf.function(f)\ng(tf.ones([5]))", (5,), "float32"),
+        ("f(tf.ones([2]))\nf(tf.ones([3]))", None, "float32"),
+    ],
+)
+def test_calls_in_sight_say_what_a_root_is_given(call: str, shape: tuple[int, ...] | None, dtype: str) -> None:
+    text = TF + "import numpy as np\n\nDATA = tf.constant([True, False, True])\n\n@tf.function\ndef f(x):\n    return x\n\n"
+    value = traces(text + call + "\n")["f"][0].returns[0][1]
+    assert (value.kind, value.shape, value.dtype) == (TENSOR, shape, dtype)
+
+
+def test_a_flag_of_init_is_pythons() -> None:
+    text = TF + (
+        "class M(tf.Module):\n    def __init__(self, a, b: bool, c=1.0, d=None):\n"
+        "        self.a = a\n        self.b = b\n        self.c = c\n        self.d = d\n\n"
+        "    @tf.function\n    def __call__(self, x):\n        return {}\n\nM(True, False)\n"
+    )
+
+    def kind(expression: str) -> tuple[str, str | None]:
+        value = traces(text.format(expression))["__call__"][0].returns[0][1]
+        return value.kind, value.dtype
+
+    assert [kind(f"self.{name}") for name in "abcd"] == [
+        (PYTHON, "bool"),
+        (PYTHON, "bool"),
+        (PYTHON, None),
+        ("unknown", None),
+    ]
 
 
 def test_recursion_ends() -> None:

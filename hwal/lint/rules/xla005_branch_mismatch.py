@@ -46,13 +46,14 @@ def _check(trace: Trace) -> Iterator[Finding]:
         if isinstance(test.node, ast.If) and test.before is not None and test.body is not None and test.orelse is not None:
             yield from _branches(trace, test, test.node)
     for one in trace.combined:
-        whole, number = one.left, one.right
-        if whole.loop and (whole.dtype or "").startswith("int") and number.known and isinstance(number.const, float):
-            yield Finding(
-                one.node,
-                f"an {whole.dtype} of a tensor loop meets a Python float, which it cannot become",
-                "start from a float: 0.0",
-            )
+        for whole, other in ((one.left, one.right), (one.right, one.left)):
+            if whole.loop and (whole.dtype or "").startswith("int") and _float(other):
+                yield Finding(
+                    one.node,
+                    f"an {whole.dtype} of a tensor loop meets a float, which it cannot become",
+                    "start from a float: 0.0",
+                )
+                break
     for loop in trace.loops:
         if loop.tensor:
             for name, before in loop.before.items():
@@ -148,6 +149,13 @@ def dtype(value: Value) -> str | None:
     if value.known and isinstance(value.const, int | float):
         return "float32" if isinstance(value.const, float) else "int32"
     return None
+
+
+def _float(value: Value) -> bool:
+    """A Python float, or a tensor of floats."""
+    if value.is_tensor:
+        return (value.dtype or "").startswith(("float", "bfloat"))
+    return value.known and isinstance(value.const, float)
 
 
 def _none(value: Value) -> bool:

@@ -25,8 +25,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hwal.lint.diagnostic import Finding, Rule
-from hwal.lint.events import Call, Trace
-from hwal.lint.families import KERAS, family, missing
+from hwal.lint.events import Trace
+from hwal.lint.families import KERAS, REAL_ONLY, family, missing
 from hwal.lint.values import depends
 
 
@@ -43,19 +43,37 @@ def _check(trace: Trace) -> Iterator[Finding]:
                 HELP.get(short, "compute it on the host, before or after the compiled step"),
             )
 
+        elif short in REAL_ONLY and call.args and (call.args[0].dtype or "").startswith("complex"):
+            yield Finding(
+                call.node,
+                f"XLA has no kernel for {REAL_ONLY[short]} of {call.args[0].dtype}, which tf.{short} runs",
+                "real and imaginary part as one real matrix [[a, -b], [b, a]]",
+            )
+
         elif call.name in KERAS and (call.name.startswith("keras.random.") or any(depends(value) for value in call.args)):
             yield Finding(
                 call.node,
                 f"XLA has no kernel for {KERAS[call.name]}, which {call.name} runs on TensorFlow",
                 "compute it on the host, before or after the compiled step",
             )
-        elif short == "linalg.tridiagonal_solve" and not _unpivoted(call):
-            yield Finding(call.node, "XLA solves tridiagonal systems without pivoting only", "partial_pivoting=False")
+        elif short in UNLESS:
+            keyword, wanted, why, default = UNLESS[short]
+            value = call.argument(99, keyword)
+            given = default if value is None else value.const if value.known else wanted
+            if given is not wanted:
+                yield Finding(call.node, why, f"{keyword}={wanted}")
 
 
-def _unpivoted(call: Call) -> bool:
-    value = call.argument(99, "partial_pivoting")
-    return value is not None and value.known and value.const is False
+UNLESS: dict[str, tuple[str, bool, str, bool]] = {
+    "linalg.tridiagonal_solve": (
+        "partial_pivoting",
+        False,
+        "XLA solves tridiagonal systems without pivoting only",
+        True,
+    ),
+    "linalg.lstsq": ("fast", True, "XLA has no kernel for least squares by a complete orthogonal decomposition", True),
+}
+"""Functions that have a kernel for one value of a flag: the flag, that value, why, and its default."""
 
 
 HELP = {

@@ -45,6 +45,11 @@ def _check(trace: Trace) -> Iterator[Finding]:
             if name and name.startswith("tensorflow.lookup."):
                 yield Finding(call.node, "a look-up in a table on the host, which XLA cannot compile", HELP)
 
+    for part in trace.subscripts:
+        name = _origin(trace, part.node.value)
+        if name and name.startswith("tensorflow.lookup.") and any(index.is_tensor for index in part.indices):
+            yield Finding(part.node, "a look-up in a table on the host, which XLA cannot compile", HELP)
+
 
 HELP = "tf.gather from a constant for dense keys; else look up in the input pipeline"
 

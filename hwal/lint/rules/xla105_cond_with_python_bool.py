@@ -48,6 +48,7 @@ def _check(trace: Trace) -> Iterator[Finding]:
             and value is not None
             and (
                 (value.known and isinstance(value.const, bool))
+                or value.dtype == "bool"
                 or (isinstance(default, ast.Constant) and isinstance(default.value, bool))
                 or isinstance(node, ast.Compare)
             )

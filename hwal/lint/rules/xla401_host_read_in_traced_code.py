@@ -26,7 +26,7 @@ from collections.abc import Iterator
 
 from hwal.lint.diagnostic import Finding, Rule
 from hwal.lint.events import Trace
-from hwal.lint.values import holds_tensor
+from hwal.lint.values import EAGER, holds_tensor
 
 METHODS = ("numpy", "item", "tolist", "eval", "__array__")
 
@@ -46,6 +46,17 @@ def _check(trace: Trace) -> Iterator[Finding]:
                     f"np.{call.name[6:]} wants the numbers of a symbolic tensor, which has none yet",
                     "the same function of tf or keras.ops",
                 )
+        elif (
+            call.short == "constant"
+            and (value := call.argument(0, "value")) is not None
+            and holds_tensor(value)
+            and value.what != EAGER
+        ):
+            yield Finding(
+                call.node,
+                "tf.constant wants the numbers of a symbolic tensor, which has none yet",
+                "tf.convert_to_tensor, tf.cast or tf.stack",
+            )
         elif not trace.autograph and isinstance(call.node.func, ast.Name) and call.name is None and call.args:
             word = call.node.func.id
             if word in ("float", "int") and call.args[0].is_tensor:

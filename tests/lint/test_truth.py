@@ -1,0 +1,58 @@
+"""The linter on programs whose fate under XLA was measured: tests/bench/lint_measure.py measures those of tests/lint/truth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hwal.lint.diagnostic import Diagnostic
+from hwal.lint.engine import Settings, check_sources
+from hwal.lint.source import read
+from tests.lint.programs import BAD, Program, parse, render
+
+FILES = sorted((Path(__file__).parent / "truth").glob("*.txt"))
+PROGRAMS = [one for path in FILES for one in parse(path.read_text(encoding="utf-8"))]
+
+KNOWN: dict[str, set[str]] = {
+    "tpu": set(),
+    "cpu": {
+        "range over ids",  # XLA:CPU cannot bake a limit that is a cumulative sum
+        "loop bound from qr",  # nor one that comes from a decomposition
+        "shuffle",  # a defect of XLA:CPU in TensorFlow 2.21
+    },
+}
+"""Programs that are judged wrongly, and why; one that is judged rightly must go."""
+
+
+def errors(program: Program, target: str) -> list[Diagnostic]:
+    sources = [read(name, text, name.removesuffix(".py")) for name, text in program.files.items()]
+    found = check_sources(sources, Settings("tpu" if target == "tpu" else "cpu"))
+    return [one for one in found if one.severity == "error"]
+
+
+@pytest.mark.parametrize("target", ["tpu", "cpu"])
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_what_fails_is_found_and_nothing_else(path: Path, target: str) -> None:
+    wrong = set()
+    for program in parse(path.read_text(encoding="utf-8")):
+        assert program.verdicts, f"{program.name} was not measured"
+        if bool(errors(program, target)) != (program.verdicts[target] in BAD[target]):
+            wrong.add(program.name)
+    assert wrong == KNOWN[target] & {one.name for one in parse(path.read_text(encoding="utf-8"))}
+
+
+def test_errors_stand_on_the_lines_that_were_named() -> None:
+    elsewhere = []
+    for program in PROGRAMS:
+        found = {(one.path, one.line) for one in errors(program, "tpu")}
+        if found and program.culprits and not found & program.culprits:
+            elsewhere.append(program.name)
+    assert elsewhere == []
+
+
+def test_programs_are_written_as_they_are_read() -> None:
+    assert len({one.name for one in PROGRAMS}) == len(PROGRAMS) >= 150
+    for path in FILES:
+        text = path.read_text(encoding="utf-8")
+        assert render(parse(text)) == text
