@@ -36,10 +36,11 @@ class CpuBackend(Backend):
         """OMP_NUM_THREADS, which torch reads once, at import; unequal ranks are left to the runtime's set_num_threads.
 
         ACCELERATE_USE_CPU, because accelerate on a CPU otherwise ignores a world of several ranks, and each trains alone.
-        For Keras: which library it computes by, and that TensorFlow's C++ has nothing to say that is no error.
         """
         if plan.framework.value == "keras":
-            return {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "2"}
+            from hwal.plan.keras import VARIABLES
+
+            return dict(VARIABLES)
         threads = {process.threads for process in plan.processes}
         count = threads.pop() if len(threads) == 1 else None
         return {"ACCELERATE_USE_CPU": "true"} | ({} if count is None else {"OMP_NUM_THREADS": str(count)})

@@ -20,14 +20,17 @@ class CudaBackend(GpuBackend):
     extra = "cuda"
     resource = "nvidia.com/gpu"
     caps = Caps(
-        frameworks=("torch",),
+        frameworks=("torch", "keras"),
         collectives="nccl",
         sharding=True,
         pinned_memory=True,
         emulated=EMULATED,
         untried=UNTRIED.format(name="cuda"),
     )
-    runtimes: ClassVar[Mapping[str, str]] = {"torch": "hwal_cuda.torch_runtime:CudaTorchRuntime"}
+    runtimes: ClassVar[Mapping[str, str]] = {
+        "torch": "hwal_cuda.torch_runtime:CudaTorchRuntime",
+        "keras": "hwal_cuda.keras_runtime:CudaKerasRuntime",
+    }
 
     def probe(self, host: Host, asked: Target | None = None) -> Probe:
         from hwal_cuda.present import ABSENT, cards, has_driver  # workers import this package too, and never probe

@@ -31,6 +31,11 @@ class GpuBackend(Backend):
 
         return for_a_run(probe.devices, probe.links, count)
 
+    def environment(self, plan: Plan) -> dict[str, str]:
+        from hwal.plan.keras import GPU_VARIABLES
+
+        return dict(GPU_VARIABLES) if plan.framework.value == "keras" else {}
+
     def rank_environment(self, plan: Plan, world: World, host: Host) -> dict[str, str]:
         """The mask, equal on all ranks: with different masks peers cannot reach each other's memory."""
         return self.visible(plan.devices, host)

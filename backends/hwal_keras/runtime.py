@@ -100,7 +100,8 @@ class SharedKerasRuntime(KerasRuntime):
         name = "ddp" if replicas > 1 else "single"
         self.write_plan(strategy=Decision(name, f"{type(self.strategy).__name__}, {replicas} replica{'s' * (replicas > 1)}"))
         if replicas > 1:
-            self.say(f"strategy {type(self.strategy).__name__}: {replicas} replicas, a whole model on each")
+            told = f"; jit_compile is off, which {self.why_no_jit}" * (not self.jit)
+            self.say(f"strategy {type(self.strategy).__name__}: {replicas} replicas, a whole model on each{told}")
         self.guard.open(self.strategy)
         super().start()
 

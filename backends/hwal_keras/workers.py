@@ -80,10 +80,11 @@ def _check(text: str, world: World) -> None:
         )
 
 
-def strategy() -> Any:
-    """The strategy over the workers of TF_CONFIG."""
+def strategy(nccl: bool = False) -> Any:
+    """The strategy over the workers of TF_CONFIG. `nccl`: their devices are GPUs that reach each other by it."""
+    implementations = tf.distribute.experimental.CommunicationImplementation
     ways = tf.distribute.experimental.CommunicationOptions(
-        implementation=tf.distribute.experimental.CommunicationImplementation.RING
+        implementation=implementations.NCCL if nccl else implementations.RING
     )
     return tf.distribute.MultiWorkerMirroredStrategy(communication_options=ways)
 

@@ -20,14 +20,17 @@ class RocmBackend(GpuBackend):
     extra = "rocm"
     resource = "amd.com/gpu"
     caps = Caps(
-        frameworks=("torch",),
+        frameworks=("torch", "keras"),
         collectives="nccl",
         sharding=True,
         pinned_memory=True,
         emulated=EMULATED,
         untried=UNTRIED.format(name="rocm"),
     )
-    runtimes: ClassVar[Mapping[str, str]] = {"torch": "hwal_rocm.torch_runtime:RocmTorchRuntime"}
+    runtimes: ClassVar[Mapping[str, str]] = {
+        "torch": "hwal_rocm.torch_runtime:RocmTorchRuntime",
+        "keras": "hwal_rocm.keras_runtime:RocmKerasRuntime",
+    }
 
     def probe(self, host: Host, asked: Target | None = None) -> Probe:
         from hwal_rocm.present import ABSENT, is_hinted  # workers import this package too, and never probe

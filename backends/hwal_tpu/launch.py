@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from hwal.errors import PlanError, WorldError
 from hwal.host import Host
+from hwal.plan.keras import VARIABLES
 from hwal.plan.strategy import OFFLOAD, is_hybrid
 from hwal.topology import Device
 from hwal.values import SLICE, Plan, World
@@ -30,7 +31,7 @@ def environment(plan: Plan) -> dict[str, str]:
     """The platform, which torch_xla reads when it opens its devices, and how many devices XLA's CPU platform has; for Keras
     which library it computes by."""
     if plan.framework.value == KERAS:
-        return {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "2"}
+        return dict(VARIABLES)
     if is_virtual(plan.devices[0]):
         return {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": str(len(plan.devices))}
     return {"PJRT_DEVICE": "TPU"}

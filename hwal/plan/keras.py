@@ -7,10 +7,14 @@ from typing import Any
 
 from hwal.env import SETTINGS, Settings
 from hwal.errors import PlanError, UsageError, VersionError
-from hwal.values import AUTO, Decision
+from hwal.values import AUTO, Caps, Decision
 
 BACKEND = "KERAS_BACKEND"
 NEEDED = "tensorflow"
+VARIABLES = {BACKEND: NEEDED, "TF_CPP_MIN_LOG_LEVEL": "2"}
+"""What TensorFlow and Keras read when they are imported: that its C++ has nothing to say that is no error, among it."""
+GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
+GPU_VARIABLES = {**VARIABLES, GROWTH: "true"}  # else it takes all memory with a script's first tensor
 STRATEGIES = (AUTO, "single", "ddp")
 TORCHS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "strategy": (lambda name: name not in STRATEGIES, "--strategy auto: every replica has a whole model"),
@@ -32,6 +36,11 @@ def refuse_torchs(settings: Settings) -> None:
         if means is not None and means(value):
             shown = row.flag + ("" if value is True else f" {value}")
             raise UsageError(f"{shown} is for torch scripts, and this is one of Keras", where=shown, hint=instead)
+
+
+def drives_all(caps: Caps) -> bool:
+    """Whether one process drives all devices of a machine: TensorFlow's does, but for CPUs, of which it knows one."""
+    return caps.spmd or not caps.shares_devices
 
 
 def decide_replicas(settings: Settings, world: int, devices: int, one_process: bool) -> tuple[Decision, tuple[str, ...]]:

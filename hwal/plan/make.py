@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hwal.errors import VersionError
 from hwal.plan.batch import check_batch, check_deterministic
-from hwal.plan.keras import decide_replicas, refuse_torchs
+from hwal.plan.keras import decide_replicas, drives_all, refuse_torchs
 from hwal.plan.later import refuse_later
 from hwal.plan.precision import decide_precision
 from hwal.plan.processes import lay_out
@@ -28,13 +28,13 @@ def make_plan(choice: Choice, caps: Caps, request: Request, framework: Decision,
     keras = framework.value == "keras"
     if keras:
         refuse_torchs(request.settings)
-    # TensorFlow drives the devices of a machine by one process.
-    layout = lay_out(choice, caps, request.processes or (1 if keras else None), nodes)
+    one_for_all = drives_all(caps) if keras else caps.spmd
+    layout = lay_out(choice, caps, request.processes, nodes, one_for_all, several=not keras)
     world = nodes * len(layout.processes)
     devices = sum(len(process.devices) for process in layout.processes)
     precision, cost = decide_precision(request.settings.precision, layout.devices, caps)
     if keras:
-        strategy, cut = decide_replicas(request.settings, world, nodes * devices, caps.spmd)
+        strategy, cut = decide_replicas(request.settings, world, nodes * devices, one_for_all)
     else:
         strategy = decide_strategy(request.settings.strategy, nodes * devices, caps, choice.backend)
         check_deterministic(request.settings, caps, choice.backend)

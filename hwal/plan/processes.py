@@ -22,17 +22,21 @@ class Layout(Record):
     notes: tuple[str, ...] = ()
 
 
-def lay_out(choice: Choice, caps: Caps, asked: int | None, nodes: int = 1) -> Layout:
+def lay_out(
+    choice: Choice, caps: Caps, asked: int | None, nodes: int = 1, one_for_all: bool = False, several: bool = True
+) -> Layout:
     """One process a device, or `asked` of them: fewer leave devices idle, more share devices where the backend can.
 
-    Where one process drives all devices (Caps.spmd) there is one, or as many as devices when asked for.
+    Args:
+        one_for_all: one process drives all devices; there is one, or as many as devices when asked for.
+        several: there may be several that nobody asked for.
 
     Raises PlanError when they do not fit, DeviceError when the backend is for one process only.
     """
     devices = choice.devices
-    if caps.spmd and _one_drives_all(choice, asked):
-        return Layout(devices, (Process(0, tuple(device.index for device in devices)),))
-    count, notes = _count(choice, caps, asked, nodes)
+    if one_for_all and _one_drives_all(choice, asked):
+        return Layout(devices, (Process(0, tuple(device.index for device in devices), None, _all_threads(devices)),))
+    count, notes = _count(choice, caps, asked, nodes) if asked or several else _one(choice)
     if count < len(devices):
         devices = devices[:count]
     placed = tuple(devices[rank * len(devices) // count] for rank in range(count))
@@ -59,6 +63,19 @@ def _one_drives_all(choice: Choice, asked: int | None) -> bool:
             hint="leave -n out: one process drives all devices" + (f"; or -n {have}" if have > 1 else ""),
         )
     return asked is None or asked == 1
+
+
+def _all_threads(devices: Sequence[Device]) -> int | None:
+    """Those beside all of the devices, each counted once; None where one's are not known."""
+    near = [device.cores for device in devices]
+    return len({core for cores in near for core in cores or ()}) if all(near) else None
+
+
+def _one(choice: Choice) -> tuple[int, tuple[str, ...]]:
+    have = len(choice.devices)
+    idle = ", ".join(str(device.index) for device in choice.devices[1:])
+    told = f"1 of {have} devices used, by one process; -n {have} takes all; idle: {choice.backend} {idle}"
+    return 1, (told,) if idle else ()
 
 
 def _count(choice: Choice, caps: Caps, asked: int | None, nodes: int) -> tuple[int, tuple[str, ...]]:

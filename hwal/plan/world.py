@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hwal.env import Settings
 from hwal.plan.batch import check_batch
-from hwal.plan.keras import decide_replicas
+from hwal.plan.keras import decide_replicas, drives_all
 from hwal.plan.strategy import decide_strategy, mesh_of
 from hwal.values import AUTO, Caps, Decision, Plan
 
@@ -21,7 +21,7 @@ def at_world(plan: Plan, settings: Settings, nodes: int, caps: Caps) -> Plan:
     size = nodes * local
     strategy = plan.strategy
     if plan.framework.value == "keras":
-        strategy, _ = decide_replicas(settings, nodes * plan.local_size, size, caps.spmd)
+        strategy, _ = decide_replicas(settings, nodes * plan.local_size, size, drives_all(caps))
         same = nodes == plan.nodes and strategy == plan.strategy
         return plan if same else replace(plan, nodes=nodes, strategy=strategy, mesh=mesh_of(strategy.value, nodes, local))
     if size > 1 and strategy.value == "single":  # decided for the one process of one machine

@@ -1,4 +1,5 @@
-"""What a run on each recorded GPU machine is: devices by rank, precision, cores, and what each rank is given with what reason.
+"""What a run on each recorded GPU machine is: devices by rank, precision, cores, what each rank is given with what
+reason, and what Keras makes of it.
 
 `launches.txt` holds them as they are; `python -m tests.backends.test_gpu_launch` writes it anew, to be looked through.
 """
@@ -17,6 +18,7 @@ from hwal.errors import DeviceError
 from hwal.host import RecordedHost
 from hwal.launch.variables import settle, wanted
 from hwal.plan import make_plan
+from hwal.plan.keras import GPU_VARIABLES
 from hwal.registry import Registry
 from hwal.testing.hosts import load_all
 from hwal.values import Decision, Plan, Request, Target, World
@@ -50,17 +52,22 @@ def _launch(name: str, host: RecordedHost) -> Iterator[str]:
     assert set(delta) == {*wants.tuned, *wants.masks}
     yield from (f"  {line}" for line in told)
     yield from (f"  {variable}={value}" for variable, value in wants.masks.items())
+    keras, _ = planned(host, kind, framework="keras")
+    assert settle(wanted(backend, keras, backend.probe(host), host), host.recording.env)[0] == {**GPU_VARIABLES, **wants.masks}
+    yield f"  keras: {keras.local_size} process of {keras.processes[0].threads} threads, {keras.strategy}"
     for resource, count in backend.resources(plan).items():
         yield f"  {resource}: {count}"
 
 
-def planned(host: RecordedHost, kind: str, nodes: int = 1, **more: Any) -> tuple[Plan, RecordedHost]:
+def planned(
+    host: RecordedHost, kind: str, nodes: int = 1, framework: str = "torch", **more: Any
+) -> tuple[Plan, RecordedHost]:
     """What all devices of a kind do on a machine with torch for it; and the machine, changed by `more`."""
     recording = replace(host.recording, **more)
     host = RecordedHost(replace(recording, versions={"torch": TORCH[kind], **recording.versions}))
     backend = Registry(host).load(kind)
     choice = choose(Target(kind), [backend.probe(host)], {kind: backend})
-    return make_plan(choice, backend.caps, Request(), Decision("torch", "a test"), nodes), host
+    return make_plan(choice, backend.caps, Request(), Decision(framework, "a test"), nodes), host
 
 
 def tuned(machine: str, nodes: int = 1, **more: Any) -> dict[str, str]:

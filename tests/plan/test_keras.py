@@ -38,6 +38,21 @@ def test_one_process_is_started_for_a_machine_and_more_when_asked_for() -> None:
     assert plan(devices=2, n=2).strategy == Decision("ddp", "2 replicas, a whole model on each")
 
 
+def test_one_process_drives_all_gpus_of_a_machine() -> None:
+    gpus = replace(CAPS, shares_devices=False)
+    eight = plan(devices=8, caps=gpus)
+    assert (eight.local_size, eight.mesh, eight.notes) == (1, {"dp": 8}, ())
+    assert eight.processes[0].devices == tuple(range(8))
+    assert eight.strategy == Decision("ddp", "8 replicas, a whole model on each")
+    assert plan(devices=8, n=8, caps=gpus).local_size == 8
+    assert plan(caps=gpus).strategy.value == "single"
+    assert at_world(eight, Settings(), 2, gpus).strategy == Decision("ddp", "16 replicas, a whole model on each")
+
+
+def test_a_cpu_that_is_left_idle_is_told() -> None:
+    assert plan(devices=2).notes == ("1 of 2 devices used, by one process; -n 2 takes all; idle: toy 1",)
+
+
 def test_a_plan_keeps_its_replicas_in_the_world_that_gathers() -> None:
     eight = plan(virtual_ranks=8)
     assert at_world(eight, Settings(virtual_ranks=8), 1, CAPS) == eight
@@ -68,6 +83,11 @@ def test_what_only_torch_can_is_refused_with_what_to_do(field: str) -> None:
     [
         ({"virtual_ranks": 3, "n": 2}, "3 replicas on 2 devices of 2 processes"),
         ({"virtual_ranks": 8, "caps": replace(CAPS, spmd=True)}, "8 replicas on 1 device of 1 process"),
+        ({"virtual_ranks": 8, "caps": replace(CAPS, shares_devices=False)}, "8 replicas on 1 device of 1 process"),
+        (
+            {"devices": 4, "n": 2, "caps": replace(CAPS, shares_devices=False)},
+            "2 processes for 4 toy devices: there is one for all of them, or one for each",
+        ),
         ({"virtual_ranks": 2, "strategy": "single"}, "single is for one replica, and there are 2 (2 ≠ 1)"),
     ],
 )
