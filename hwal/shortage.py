@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from hwal.cgroup import Kills, memory_groups
+from hwal.cgroup import Kills, available, memory_groups
 from hwal.cgroup import kills as count_kills
 from hwal.display import size
 from hwal.host import Host
@@ -13,6 +13,7 @@ RLIMITS = (
     ("Max address space", "VmSize", "RLIMIT_AS, as `ulimit -v` sets it"),
     ("Max data size", "VmData", "RLIMIT_DATA, as `ulimit -d` sets it"),
 )
+SPARE = 1.25  # times a copy must be free: training takes memory meanwhile
 
 
 class Limit(NamedTuple):
@@ -44,6 +45,17 @@ def limits(host: Host) -> list[Limit]:
         free = memory.get("MemAvailable")
         found.append(Limit(total, None if free is None else total - free, "all that the machine has"))
     return sorted(found, key=lambda limit: limit.left)
+
+
+def no_room(copy: int, host: Host) -> str | None:
+    """What to say where the host has no memory for a copy of that many bytes, of what is to be saved; None where it has."""
+    free = available(host)
+    if free is None or copy * SPARE <= free:
+        return None
+    return (
+        f"saving: a copy of {copy / 2**30:.1f} GiB would not leave room in the {free / 2**30:.1f} GiB of memory that are "
+        "free, so training waits until the checkpoint is written"
+    )
 
 
 def killed(before: Kills, host: Host) -> str | None:

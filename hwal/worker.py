@@ -9,7 +9,7 @@ import atexit
 import faulthandler
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -32,6 +32,7 @@ from hwal.values import Plan, Process, World
 
 # Framework -> what stops a script that trains in several processes which do not talk to each other (P1).
 GUARDS = {"torch": "hwal_torch.guard:install"}
+QUIET = {"keras": "hwal_keras.quiet:install"}  # framework -> what keeps what is no error off the terminal at its import
 
 _started: list[Runtime] = []  # the runtimes of this process, so that a second start() is seen and a forgotten end() is made
 
@@ -94,7 +95,7 @@ def main(argv: Sequence[str], last: bool = False) -> int:
         release()
         take_place(process, os.environ)
         if plan is not None:
-            _guard(plan, os.environ)
+            _prepare(plan, os.environ)
         run_script(argv)
         if not _started:
             _never_started(name_of(argv), world)
@@ -143,12 +144,19 @@ def _device(plan: Plan | None, process: Process) -> str:
     return f"{plan.backend}:{','.join(map(str, process.devices))}" if plan else "unknown device"
 
 
-def _guard(plan: Plan, environ: Mapping[str, str]) -> None:
+def _prepare(plan: Plan, environ: Mapping[str, str]) -> None:
     asked = environ.get(PROCESSES, "")
     target = GUARDS.get(plan.framework.value)
     if target is not None and asked.isdigit() and int(asked) > 1:
-        module, _, function = target.partition(":")
-        getattr(import_module(module), function)(int(asked))
+        _named(target)(int(asked))
+    if (target := QUIET.get(plan.framework.value)) is not None:
+        _named(target)()
+
+
+def _named(target: str) -> Callable[..., Any]:
+    module, _, function = target.partition(":")
+    found: Callable[..., Any] = getattr(import_module(module), function)
+    return found
 
 
 def _never_started(script: str, world: World) -> None:

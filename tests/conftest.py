@@ -14,13 +14,13 @@ settings.register_profile("thorough", parent=settings.get_profile("here"), max_e
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "here"))
 
 LAUNCHERS = ("HWAL_", "SLURM_", "OMPI_", "PMI_", "MPI_", "TORCHELASTIC_")
-KERAS = Path(__file__).parent / "keras"
+KERAS = (Path(__file__).parent / "keras", Path(__file__).parent / "rehearse" / "test_keras_steps.py")
 WORLD = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """The tests of Keras are all slow; where none of those is asked for, TensorFlow's seconds of importing are saved."""
-    return True if config.option.markexpr == "not slow" and collection_path == KERAS else None
+    return True if config.option.markexpr == "not slow" and collection_path in KERAS else None
 
 
 @pytest.fixture(autouse=True)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from hwal.errors import ScriptError
+from hwal.watch.pulse import DATA
 
 if TYPE_CHECKING:
     from hwal_keras.runtime import SharedKerasRuntime
@@ -70,7 +71,8 @@ class Feed:
             iterator = iter(self.parts(skip))
             while not (self.train and rt.finished):
                 try:
-                    parts = rt.take(iterator)
+                    with rt.pulse.during(DATA):
+                        parts = rt.take(iterator)
                 except ENDS:
                     return
                 yield Batch(parts, int(rt.strategy.experimental_local_results(parts[1])[0]), self.train)

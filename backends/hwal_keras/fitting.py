@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from itertools import count
-from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -19,7 +18,7 @@ from hwal.errors import ScriptError
 from hwal_keras.data import feed_of
 from hwal_keras.feed import ENDS, Feed
 from hwal_keras.optimizing import rate_of
-from hwal_keras.step import test_step, train_step
+from hwal_keras.step import holds_back, test_step, train_step
 
 if TYPE_CHECKING:
     from hwal_keras.runtime import SharedKerasRuntime
@@ -33,8 +32,7 @@ ELSEWHERE = {
 def take_over(rt: SharedKerasRuntime, model: Any) -> None:
     """Has a prepared model's fit and evaluate run by the Runtime."""
     fitted = Fitted(rt, model)
-    model.fit = MethodType(lambda self, *args, **kwargs: fitted.fit(*args, **kwargs), model)
-    model.evaluate = MethodType(lambda self, *args, **kwargs: fitted.evaluate(*args, **kwargs), model)
+    model.fit, model.evaluate = fitted.fit, fitted.evaluate
 
 
 class Fitted:
@@ -164,6 +162,7 @@ class Fitted:
                     self._tests(iterator)
                 except ENDS:
                     break
+                rt.pulse.tick()
                 followers.on_test_batch_end(number, {})
                 rt.stop_if_asked()
         logs = _numbers(model.get_metrics_result())
@@ -196,6 +195,7 @@ class Training:
         weights = None
         if class_weight is not None:
             weights = tf.constant([float(class_weight.get(number, 1.0)) for number in range(max(class_weight) + 1)])
+        self._holds = holds_back(model, rt.strategy)
         one = _compiled(model, train_step(model, rt.strategy, rt.static_shapes, weights))
         results = rt.strategy.experimental_local_results
 
@@ -236,7 +236,7 @@ class Training:
                 rate = rate_of(model.optimizer)
                 several = list(zip(losses, sizes, strict=True)) if number > 1 else [(losses, sizes)]
                 for place, (loss, size) in enumerate(several, 1):
-                    rt.after_step(loss, rate, int(size), last=place == number)
+                    rt.after_step(loss, rate, int(size), last=place == number, held=self._holds)
                 at += number
                 if followers is not None:
                     followers.on_train_batch_end(at - 1, model.get_metrics_result())

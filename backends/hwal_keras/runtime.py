@@ -13,11 +13,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from hwal.errors import ScriptError, VersionError
+from hwal.errors import OutputError, ScriptError, VersionError
+from hwal.launch.owner import explain
 from hwal.resuming import Found
 from hwal.runtime import Job, KerasRuntime
 from hwal.seeds import mix
 from hwal.values import Decision
+from hwal.watch.pulse import EVALUATING, PREPARING, SAVING, TRAINING, Pulse
 from hwal_keras import fitting, options, saving, trouble, workers
 from hwal_keras.feed import Batch, Feed
 from hwal_keras.guard import Guard
@@ -25,6 +27,7 @@ from hwal_keras.optimizing import rate_of, reduce_first
 from hwal_keras.passes import Passes
 from hwal_keras.step import trimmed
 from hwal_keras.strategy import use_threads
+from hwal_keras.watching import watch
 
 LATE = 50  # steps after which a loss is looked at, on devices that work ahead of the host
 POLICIES = {"fp32": "float32", "tf32": "float32", "bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
@@ -63,7 +66,8 @@ class SharedKerasRuntime(KerasRuntime):
         self._functions: dict[Any, Any] = {}
         # Outside of a graph that takes seconds where there are replicas.
         self.take = tf.function(lambda iterator: next(iterator), autograph=False, reduce_retracing=True)
-        self._unchecked: list[tuple[int, Any]] = []
+        self._unchecked: list[tuple[int, Any, bool]] = []  # (step, its loss, whether an update by it was left out)
+        self.pulse = Pulse()
         self.at_work: Feed | None = None
         self.passes = Passes()
         self.unfinished: int | None = None
@@ -82,8 +86,7 @@ class SharedKerasRuntime(KerasRuntime):
         options.check_backend(keras.config.backend())
         if (note := use_threads(self.job.process.threads)) is not None:
             self.say(f"note: {note}")
-        if self.world_size > 1:
-            workers.meet(self.job, self.run_dir)
+        link = workers.meet(self.job, self.run_dir) if self.world_size > 1 else None
         self.strategy = self.device = self.open_strategy()
         if self.strategy.num_replicas_in_sync < self.world_size:
             raise VersionError(
@@ -104,17 +107,25 @@ class SharedKerasRuntime(KerasRuntime):
             self.say(f"strategy {type(self.strategy).__name__}: {replicas} replicas, a whole model on each{told}")
         self.guard.open(self.strategy)
         super().start()
+        self.watchdog = watch(self, link)
 
     def end(self, error: BaseException | None = None) -> None:
-        try:
-            if error is None:
-                self.check_losses(settle=True)
-        finally:
-            self.guard.close()
-            super().end(error)
+        with self.stop_request.stays():
+            try:
+                if error is None:
+                    self.check_losses(settle=True)
+            finally:
+                self.guard.close()
+                try:
+                    with self.pulse.during(SAVING):
+                        super().end(error)
+                finally:
+                    self.watchdog.leave(error)
+        if error is None:
+            self.stop_request.pass_on()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        told = trouble.explain(self, error)
+        told = explain(self, self.watchdog, error) or trouble.explain(self, error)
         super().__exit__(kind, error, trace)
         if told is not None:
             raise told.with_traceback(trace) from None
@@ -132,6 +143,11 @@ class SharedKerasRuntime(KerasRuntime):
         keras.utils.set_random_seed(seed & 0x7FFFFFFF)
 
     def prepare(self, *objects: Any) -> Any:
+        with self.pulse.during(PREPARING):
+            self._prepare(objects)
+        return objects[0] if len(objects) == 1 else objects
+
+    def _prepare(self, objects: tuple[Any, ...]) -> None:
         for thing in objects:
             if isinstance(thing, keras.Model):
                 self.models.append(thing)
@@ -159,7 +175,6 @@ class SharedKerasRuntime(KerasRuntime):
         for model in self.models:
             if model.built:
                 self.built(model)
-        return objects[0] if len(objects) == 1 else objects
 
     def _build_optimizers(self) -> None:
         """Those of custom loops have their variables before the first step: a checkpoint is loaded into them.
@@ -211,7 +226,8 @@ class SharedKerasRuntime(KerasRuntime):
         `length`: global batches of an epoch, where it is not the feed that says so.
         """
         if not feed.train:
-            yield 0
+            with self.pulse.during(EVALUATING):
+                yield 0
             self.stop_if_asked()
             return
         skip = self.progress.begin_feed()
@@ -220,9 +236,11 @@ class SharedKerasRuntime(KerasRuntime):
             return
         self.reporter.total_steps = self.progress.steps_in_all(length or feed.batches)
         self.reporter.begin()
+        self.pulse.source = feed.data
         self.at_work, self.unfinished = feed, feed.number
         try:
-            yield skip
+            with self.pulse.during(TRAINING):
+                yield skip
         finally:
             self.at_work = None
         self._last, self.unfinished = feed.number, None
@@ -265,14 +283,14 @@ class SharedKerasRuntime(KerasRuntime):
     def _rate(self) -> float | None:
         return rate_of(self.optimizers[0]) if self.optimizers else None
 
-    def after_step(self, loss: Any, lr: float | None, size: int, last: bool = True) -> None:
+    def after_step(self, loss: Any, lr: float | None, size: int, last: bool = True, held: bool = False) -> None:
         """A step is done: counts it, looks at its loss, and ends the run where it was asked to; after the last of several
-        that the device did for one call."""
+        that the device did for one call. `held`: with a loss that is no number its update was left out."""
         if self.on_host and loss is not None:
             loss = float(loss)
         self.step_done(loss, lr, size)
         if loss is not None:
-            self._unchecked.append((self.steps_done, loss))
+            self._unchecked.append((self.steps_done, loss, held))
             self.check_losses()
         if last:
             self.stop_if_asked()
@@ -281,14 +299,26 @@ class SharedKerasRuntime(KerasRuntime):
         """Looks at the losses that are due. Raises ScriptError for one that is no number."""
         late = 0 if settle or self.on_host else LATE
         while len(self._unchecked) > late:
-            step, loss = self._unchecked.pop(0)
+            step, loss, held = self._unchecked.pop(0)
             if not math.isfinite(number := float(loss)):
                 self._unchecked.clear()
-                raise trouble.not_finite(self, step, number)
+                raise trouble.not_finite(self, step, number, held)
 
     def stop_if_asked(self) -> None:
-        """Saves and ends where a signal came, to any of the processes: they agree, and all of them call this together."""
-        if self.agree(self.stop_request.name is not None):
+        """Saves and ends where a signal came, to any of the processes: they agree, and all of them call this together.
+
+        Raises OutputError, on all of them, where the checkpoint in the making has failed.
+        """
+        asked, failed = self.agree(self.stop_request.name is not None, self.saving.failed)
+        if failed:
+            try:
+                self.saving.wait()
+                raise OutputError("a checkpoint could not be written", why="rank 0 says so")
+            except OutputError as error:
+                if not asked:
+                    raise
+                self.say(f"{error.what}; once more, before the run ends")
+        if asked:
             self.preempt()
 
     def preempt(self) -> None:
@@ -296,20 +326,24 @@ class SharedKerasRuntime(KerasRuntime):
             self.unfinished = self._last
         super().preempt()
 
-    def agree(self, asked: bool) -> bool:
-        """Whether any process asks. Every process calls it."""
+    def agree(self, *words: bool) -> tuple[bool, ...]:
+        """Of each word whether any process says so. Every process calls it."""
         if self.world_size == 1:
-            return asked
-        return bool(workers.add(self.strategy, float(asked)) > 0)
+            return words
+        self.pulse.tick()
+        return tuple(number > 0 for number in workers.add(self.strategy, *map(float, words)))
 
     def mean(self, total: Any, count: Any = 1) -> float:
-        if self.world_size == 1:
-            return float(total) / float(count)
-        return float(workers.add(self.strategy, float(total)) / workers.add(self.strategy, float(count)))
+        self.pulse.tick()
+        total, count = float(total), float(count)
+        if self.world_size > 1:
+            total, count = workers.add(self.strategy, total, count)
+        return float(total / count)
 
     def save(self, path: str | Path | None = None, wait: bool = False) -> Path:
-        self.check_losses(settle=True)  # weights that are no numbers are not saved
-        return saving.save(self, None if path is None else Path(path))
+        with self.pulse.during(SAVING):
+            self.check_losses(settle=True)  # weights that are no numbers are not saved
+            return saving.save(self, None if path is None else Path(path), wait)
 
     def barrier(self) -> None:
         self.agree(False)

@@ -7,20 +7,29 @@ hwal.json            position and checksums (hwal.checkpoint)
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import h5py
 import keras
 import tensorflow as tf
+from keras.src.saving import saving_lib  # not public; tried with Keras 3.15
 
-from hwal.checkpoint import FileSum, Manifest
+from hwal.checkpoint import Checkpoints, FileSum, Manifest
 from hwal.errors import CheckpointError
+from hwal.host import Host
 from hwal.resuming import Found, find
 from hwal.retention import metrics_for
+from hwal.shortage import no_room
+from hwal_keras.trouble import size_of
 
 if TYPE_CHECKING:
     from hwal_keras.runtime import SharedKerasRuntime
+
+Write = Callable[[Path | BytesIO], None]
 
 STATE = "state.h5"
 SAME_MODEL = "resume with the model that was saved, or start anew without --resume"
@@ -49,30 +58,92 @@ def told(rt: SharedKerasRuntime) -> str:
     return text
 
 
-def save(rt: SharedKerasRuntime, path: Path | None) -> Path:
-    """Saves everything prepared; returns the folder, which is whole then. Every process calls it, the first one writes."""
+def save(rt: SharedKerasRuntime, path: Path | None, wait: bool) -> Path:
+    """Saves everything prepared; returns the folder, which is there when the save is done. Every process calls it.
+
+    The first one writes; training goes on meanwhile, unless it is to `wait`, or memory has no room for a copy.
+    """
     target = path or rt.checkpoints.path(rt.steps_done)
+    rt.saving.wait()  # one at a time, also for its copy's sake
     if rt.is_main:
-        metrics = metrics_for(rt.checkpoints.keep, rt.reporter.latest, rt.say_once)
-
-        def manifest(files: dict[str, FileSum]) -> Manifest:
-            versions = {"keras": keras.__version__, "tensorflow": tf.__version__}
-            about = {**_about(rt), "passes": rt.passes.to_save(rt.unfinished)}
-            return Manifest(rt.progress.position(), files, rt.framework, versions, about, metrics)
-
-        with rt.checkpoints.writing(target, manifest) as folder:
-            for number, model in enumerate(rt.models):
-                if model.built:
-                    model.save_weights(folder / _file(number))
-            with h5py.File(folder / STATE, "w") as file:
-                for number, optimizer in enumerate(rt.optimizers):
-                    if optimizer.built:
-                        group = file.create_group(str(number))
-                        group.attrs["class"] = type(optimizer).__name__
-                        optimizer.save_own_variables(group)
-            rt.reporter.flush()
-    rt.barrier()
+        room = not wait and _room(rt)
+        files = {name: _image(write) if room else write for name, write in _files(rt).items()}
+        job = partial(_write, rt.checkpoints, target, files, _manifest(rt), rt.reporter.flush)
+        if wait:
+            job()
+        elif room:
+            rt.saving.start(job)
+        else:
+            rt.saving.run(job)
+    if wait:
+        rt.barrier()
     return target
+
+
+def _files(rt: SharedKerasRuntime) -> dict[str, Write]:
+    """The name of each file -> what writes it, to a path or into memory."""
+    built = {_file(number): model for number, model in enumerate(rt.models) if model.built}
+    return {
+        **{name: partial(_write_weights, model) for name, model in built.items()},
+        STATE: partial(_write_state, rt.optimizers),
+    }
+
+
+def _write_weights(model: Any, into: Path | BytesIO) -> None:
+    """As model.save_weights, which takes paths only."""
+    store = saving_lib.H5IOStore(into, mode="w")
+    saving_lib._save_state(model, weights_store=store, assets_store=None, inner_path="", visited_saveables=set())
+    store.close()
+
+
+def _write_state(optimizers: Sequence[Any], into: Path | BytesIO) -> None:
+    with h5py.File(into, "w") as file:
+        for number, optimizer in enumerate(optimizers):
+            if optimizer.built:
+                group = file.create_group(str(number))
+                group.attrs["class"] = type(optimizer).__name__
+                optimizer.save_own_variables(group)
+
+
+def _image(write: Write) -> Write:
+    """Writes a file into memory now, and returns what writes that to a path."""
+    memory = BytesIO()
+    write(memory)
+    return lambda path: _copy(memory, path)
+
+
+def _copy(memory: BytesIO, path: Path | BytesIO) -> None:
+    assert isinstance(path, Path)
+    path.write_bytes(memory.getbuffer())
+
+
+def _room(rt: SharedKerasRuntime) -> bool:
+    """Whether the host has memory for a copy."""
+    trained = [variable for thing in (*rt.models, *rt.optimizers) for variable in thing.variables]
+    told = no_room(size_of(trained), Host())
+    if told is not None:
+        rt.say_once(told)
+    return told is None
+
+
+def _manifest(rt: SharedKerasRuntime) -> Callable[[dict[str, FileSum]], Manifest]:
+    """What makes the manifest of this moment."""
+    metrics = metrics_for(rt.checkpoints.keep, rt.reporter.latest, rt.say_once)
+    versions = {"keras": keras.__version__, "tensorflow": tf.__version__}
+    about = {**_about(rt), "passes": rt.passes.to_save(rt.unfinished)}
+    position, framework = rt.progress.position(), rt.framework
+    return lambda files: Manifest(position, files, framework, versions, about, metrics)
+
+
+def _write(
+    checkpoints: Checkpoints, target: Path, files: Mapping[str, Write], manifest: Callable[[dict[str, FileSum]], Manifest],
+    flush: Callable[[], None],
+) -> None:  # fmt: skip
+    """Makes the checkpoint. `flush` has the steps' lines written before."""
+    with checkpoints.writing(target, manifest) as folder:
+        for name, write in files.items():
+            write(folder / name)
+        flush()
 
 
 def _about(rt: SharedKerasRuntime) -> dict[str, Any]:

@@ -31,6 +31,7 @@ def train_step(model: Any, strategy: Any, static: bool, weights: Any = None) -> 
     if type(model).train_step is not keras.Model.train_step:
         return _own_step(model, replicas, static)
     sums = _sums_rows(model) if replicas > 1 else False
+    holds = holds_back(model, strategy)
 
     def step(parts: Any) -> tuple[Any, Any]:
         rows, size, values = parts
@@ -44,12 +45,26 @@ def train_step(model: Any, strategy: Any, static: bool, weights: Any = None) -> 
             scaled = model.optimizer.scale_loss(loss)
         variables = model.trainable_variables
         gradients = tape.gradient(scaled, variables)
-        model.optimizer.apply(gradients, variables)
+        if holds:
+            tf.cond(tf.math.is_finite(loss), lambda: _applied(model.optimizer, gradients, variables), lambda: tf.constant(0))
+        else:
+            model.optimizer.apply(gradients, variables)
         whole = tf.distribute.get_replica_context().all_reduce("SUM", loss) if replicas > 1 else loss
         _measure(model, rows, whole, (x, y, y_pred, sample_weight), replicas)
         return whole, size
 
     return step
+
+
+def _applied(optimizer: Any, gradients: Any, variables: Any) -> Any:
+    optimizer.apply(gradients, variables)
+    return tf.constant(0)
+
+
+def holds_back(model: Any, strategy: Any) -> bool:
+    """Whether a step leaves its update out where its loss is no number: on one replica, where that costs nothing. Over several
+    an update meets those of the other replicas, which no branch of a graph can."""
+    return strategy.num_replicas_in_sync == 1 and type(model).train_step is keras.Model.train_step
 
 
 def test_step(model: Any, strategy: Any, static: bool) -> Callable[[Any], None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 FULL = ("No space left on device", "errno = 28")
 
 
-def not_finite(rt: SharedKerasRuntime, step: int, loss: float) -> ScriptError:
-    """The error of a loss that is no number. Its update was made in the same call as it was computed."""
+def not_finite(rt: SharedKerasRuntime, step: int, loss: float, held: bool) -> ScriptError:
+    """The error of a loss that is no number. `held`: its update was left out; else it was made in the call that computed it."""
     bad = next(
         (
             variable.path
@@ -30,9 +31,10 @@ def not_finite(rt: SharedKerasRuntime, step: int, loss: float) -> ScriptError:
         ),
         None,
     )
+    update = "left out" if held else "made, and is not saved"
     return ScriptError(
         f"the loss of step {step} is {loss}",
-        where=f"epoch {rt.epoch}; its update was made, and is not saved",
+        where=f"epoch {rt.epoch}; its update was {update}",
         why=f"{bad} is the first that is not finite" if bad else "all parameters are finite: it is the data or the loss",
         hint="a lower learning rate, clipnorm=1.0 in the optimizer or --precision fp32; --resume from the last checkpoint",
     )
@@ -51,8 +53,8 @@ def _memory(rt: SharedKerasRuntime, error: BaseException) -> ShortageError:
     """What was asked for, what there is, and what helps."""
     first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     limit = next(iter(shortage.limits(Host())), None)
-    parts = [f"parameters {size(_bytes(model.variables))}" for model in rt.models]
-    parts += [f"{type(one).__name__} {size(_bytes(one.variables))}" for one in rt.optimizers if one.built]
+    parts = [f"parameters {size(size_of(model.variables))}" for model in rt.models]
+    parts += [f"{type(one).__name__} {size(size_of(one.variables))}" for one in rt.optimizers if one.built]
     memory = rt.memory()
     have = str(limit) if limit is not None else f"{size(memory.total)} ({memory.source})" if memory.total else None
     when = f"in step {rt.steps_done + 1}" if rt.at_work is not None else f"after step {rt.steps_done}"
@@ -66,5 +68,6 @@ def _memory(rt: SharedKerasRuntime, error: BaseException) -> ShortageError:
     )
 
 
-def _bytes(variables: list[Any]) -> int:
+def size_of(variables: Sequence[Any]) -> int:
+    """Bytes of all of them."""
     return sum(math.prod(variable.shape) * tf.as_dtype(variable.dtype).size for variable in variables)

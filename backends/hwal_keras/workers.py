@@ -6,7 +6,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import MutableMapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,8 @@ from hwal.aside import write_file
 from hwal.errors import WorldError
 from hwal.launch.world import round_of
 from hwal.values import World
+from hwal.watch.link import Hub, Spoke
+from hwal_keras.watching import join_hub, open_hub
 
 if TYPE_CHECKING:
     from hwal.runtime import Job
@@ -26,29 +28,36 @@ TICK = 0.05  # seconds between two looks for the others
 HERE, ELSEWHERE = 25.0, 600.0  # seconds to wait for them: on one machine, across several
 
 
-def meet(job: Job, folder: Path, environ: Mapping[str, str] = os.environ) -> None:
+def meet(job: Job, folder: Path, environ: MutableMapping[str, str] = os.environ) -> Hub | Spoke | None:
     """Sets TF_CONFIG, unless the user has: where every worker listens, in the order of the ranks. All see `folder`.
 
-    Raises WorldError where a worker does not come.
+    Returns this rank's end of the watch's sockets. Raises WorldError where a worker does not come.
     """
     world = job.world
     if environ.get(CLUSTER):
         _check(environ[CLUSTER], world)
-        return
+        return None
     name = "127.0.0.1" if world.is_local else socket.gethostname()
     with socket.socket() as probe:
         probe.bind(("", 0))
         address = f"{name}:{probe.getsockname()[1]}"
-    mark = f"{round_of(environ)}-{world.port}"
-    place = folder / f".workers-{mark}"
-    place.mkdir(exist_ok=True)
-    write_file(place / str(world.rank), address)
-    addresses = _wait(place, world, job.settings.start_timeout or (HERE if world.is_local else ELSEWHERE))
-    cluster = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": world.rank}}
-    os.environ[CLUSTER] = json.dumps(cluster)
+    place = folder / f".workers-{round_of(environ)}-{world.port}"
+    place.mkdir(mode=0o700, exist_ok=True)  # the watch's key is in it
+    link: Hub | Spoke | None = None
+    told = ""
+    if world.rank == 0:
+        link, told = open_hub(world, name)
+    write_file(place / str(world.rank), f"{address}\n{told}")
+    words = _wait(place, world, job.settings.start_timeout or (HERE if world.is_local else ELSEWHERE))
+    if world.rank != 0:
+        link = join_hub(world, words[0].partition("\n")[2])
+    cluster = {"worker": [word.partition("\n")[0] for word in words]}
+    environ[CLUSTER] = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": world.rank}})
+    return link
 
 
 def _wait(place: Path, world: World, limit: float) -> list[str]:
+    """What every rank has left, in their order."""
     deadline = time.monotonic() + limit
     while True:
         missing = [rank for rank in range(world.size) if not (place / str(rank)).exists()]
@@ -89,12 +98,12 @@ def strategy(nccl: bool = False) -> Any:
     return tf.distribute.MultiWorkerMirroredStrategy(communication_options=ways)
 
 
-def add(strategy: Any, number: float) -> float:
-    """The sum of a number over all processes, each of which has as many replicas. Every process calls it."""
+def add(strategy: Any, *numbers: float) -> list[float]:
+    """The sum of each number over all processes, each of which has as many replicas. Every process calls it."""
     here = len(strategy.extended.worker_devices)
-    return float(_sum(strategy)(tf.constant(number / here, tf.float64)))
+    return [float(number) for number in _sum(strategy)(tf.constant([number / here for number in numbers], tf.float64))]
 
 
 @cache
 def _sum(strategy: Any) -> Any:
-    return tf.function(lambda number: strategy.reduce("SUM", strategy.run(lambda: number), axis=None))
+    return tf.function(lambda numbers: strategy.reduce("SUM", strategy.run(lambda: numbers), axis=None), reduce_retracing=True)

@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils._pytree import tree_map
 
 from hwal.errors import ScriptError
+from hwal.launch.owner import explain
 from hwal.micro_batch import AUTO
 from hwal.resuming import Found
 from hwal.runtime import Job, TorchRuntime
@@ -42,7 +43,7 @@ from hwal_torch.shards import local
 from hwal_torch.stopping import Ending
 from hwal_torch.strategy import Strategy
 from hwal_torch.units import Cut
-from hwal_torch.watching import explain, watch
+from hwal_torch.watching import watch
 
 T = TypeVar("T")
 
@@ -169,7 +170,7 @@ class SharedTorchRuntime(TorchRuntime):
             self.stop_request.pass_on()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        told = explain(self, error) or oom.explain(self, error) or self.strategy.explain(error) or no_room(error)
+        told = explain(self, self.watchdog, error) or oom.explain(self, error) or self.strategy.explain(error) or no_room(error)
         super().__exit__(kind, error, trace)
         if told is not None:
             raise told.with_traceback(trace) from None  # the script's line is found there

@@ -28,11 +28,11 @@ from torch.distributed.tensor import DTensor
 from torch.futures import Future
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from hwal.cgroup import available
 from hwal.checkpoint import Checkpoints, FileSum, Manifest, Position
 from hwal.errors import CheckpointError, OutputError
 from hwal.host import Host
 from hwal.retention import metrics_for
+from hwal.shortage import no_room
 from hwal_torch import tree
 from hwal_torch.channel import Channel
 from hwal_torch.checkpoint import STATE, document_of, own_class, state_of, stem, weights
@@ -41,8 +41,6 @@ from hwal_torch.tensorfile import LIMIT, Layout, Slot, Writer
 
 if TYPE_CHECKING:
     from hwal_torch.runtime import SharedTorchRuntime
-
-SPARE = 1.25  # times the copy must be free: training takes memory meanwhile
 
 
 @dataclass(frozen=True)
@@ -143,14 +141,10 @@ def _room(rt: SharedTorchRuntime, mine: Mapping[str, torch.Tensor]) -> bool:
     """Whether the host has memory for a copy, one of every rank here where they are sharded."""
     size = sum(part.numel() * part.element_size() for part in map(local, mine.values()))
     size *= rt.job.world.local_size if rt.strategy.sharded else 1
-    free = available(Host())
-    if free is None or size * SPARE <= free:
-        return True
-    rt.say_once(
-        f"saving: a copy of {size / 2**30:.1f} GiB would not leave room in the {free / 2**30:.1f} GiB of memory that are "
-        "free, so training waits until the checkpoint is written"
-    )
-    return False
+    told = no_room(size, Host())
+    if told is not None:
+        rt.say_once(told)
+    return told is None
 
 
 def piece_of(tensor: torch.Tensor, name: str, copied: bool) -> Piece:

@@ -11,9 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from hwal.host import Host
+from hwal.topology import Device
 from hwal_tpu.present import PCI, VENDOR
 
 GIB = 1 << 30
+NODE = "TPU Node"  # the name of a device that is another machine's; its id is where, or how Google's Cloud calls it
 
 
 class Generation(NamedTuple):
@@ -148,3 +150,8 @@ def _node(host: Host, index: int, group: int, accel: tuple[str, ...]) -> str | N
     """/dev/accel3 with the driver that v2 to v4 have; /dev/vfio/3 with the later ones'."""
     path = f"/dev/accel{index}" if accel else f"/dev/vfio/{group}"
     return path if host.may_open(path) is not None else None
+
+
+def is_node(device: Device) -> bool:
+    """Whether a device is a TPU Node: all chips of another machine, which TensorFlow reaches by gRPC."""
+    return device.name == NODE

@@ -11,6 +11,7 @@ from hwal.resident import peak_resident_bytes, resident_bytes
 from hwal.runtime import Memory
 from hwal_keras.runtime import SharedKerasRuntime
 from hwal_keras.strategy import logical_cpus, mirrored
+from hwal_tpu.chips import is_node
 from hwal_tpu.connect import connect
 from hwal_tpu.node import check_data
 from hwal_tpu.virtual import is_virtual
@@ -20,7 +21,7 @@ STEPS = 32  # for one call from the host: a call takes about as long as several 
 
 class TpuKerasRuntime(SharedKerasRuntime):
     """Attributes:
-    address: of a TPU Node; None where the chips are this machine's.
+    address: of a TPU Node, or its name; None where the chips are this machine's.
     """
 
     static_shapes = True
@@ -30,18 +31,21 @@ class TpuKerasRuntime(SharedKerasRuntime):
 
     def open_strategy(self) -> Any:
         hardware = self.job.hardware
-        self.address = hardware.id if hardware.id is not None and hardware.id.startswith("grpc://") else None
+        self.address = hardware.id if is_node(hardware) else None
         if is_virtual(hardware):
             return mirrored(logical_cpus(len(self.job.devices)))
         self.on_host = False
         self.steps_per_execution = STEPS
-        return connect(self.tensorflow, self.address)
+        strategy = connect(self.tensorflow, self.address)
+        opened, planned = strategy.num_replicas_in_sync, len(self.job.devices)
+        if self.address is None and opened != planned:
+            self.say(f"note: TensorFlow has opened {opened} TPU devices, where the plan has {planned}: it trains on those")
+        return strategy
 
     def feed(self, data: Any, train: bool = True) -> Any:
-        feed = super().feed(data, train)
-        if self.address is not None:
-            check_data(feed.data, self.address)
-        return feed
+        if self.address is not None and isinstance(data, tf.data.Dataset):
+            check_data(data, self.address)  # before anything reads a row of it
+        return super().feed(data, train)
 
     def memory(self) -> Memory:
         if is_virtual(self.job.hardware):

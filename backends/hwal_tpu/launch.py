@@ -13,7 +13,7 @@ from hwal.plan.keras import VARIABLES
 from hwal.plan.strategy import OFFLOAD, is_hybrid
 from hwal.topology import Device
 from hwal.values import SLICE, Plan, World
-from hwal_tpu.chips import BOUNDS, find
+from hwal_tpu.chips import BOUNDS, find, is_node
 from hwal_tpu.packages import INSTALL
 from hwal_tpu.probe import chip_of
 from hwal_tpu.slice import Bounds, read_slice
@@ -21,10 +21,7 @@ from hwal_tpu.virtual import is_tensorflows, is_virtual
 
 LIBTPU_PORT = 8476  # and those that follow, one a process: where the libtpus of a slice meet
 PORT = 29500  # torchrun's default: where the ranks of a slice meet
-
-
 KERAS = "keras"
-NODE = "grpc://"  # how the id of a device begins that is a TPU Node
 
 
 def environment(plan: Plan) -> dict[str, str]:
@@ -50,7 +47,7 @@ def check(plan: Plan) -> None:
     if plan.framework.value == KERAS:
         _check_keras(plan)
         return
-    if (plan.devices[0].id or "").startswith(NODE):
+    if is_node(plan.devices[0]):
         raise PlanError(
             f"a TPU Node at {plan.devices[0].id} is for Keras only: torch_xla (PJRT) drives chips of its own machine",
             where="--device tpu",
@@ -102,13 +99,14 @@ def world(plan: Plan, host: Host) -> World | None:
 
     Each host of a slice runs the same command. One process a host needs no launcher; several a host need torchrun's.
     """
-    if is_virtual(plan.devices[0]) or (plan.devices[0].id or "").startswith(NODE):
+    if is_virtual(plan.devices[0]) or is_node(plan.devices[0]):
         return None
     part = read_slice(host)
     if plan.framework.value == KERAS and part.is_multi_host:
         raise WorldError(
             f"a slice of {len(part.hosts)} hosts: Keras trains on the chips of one host in this version",
             where="TPU_WORKER_HOSTNAMES",
+            why="TPUStrategy would drive the others through a TensorFlow server on each, which nobody has started there",
             hint="a slice of one host (v5e-8, v4-8), or a torch script",
         )
     if (part.slices or 1) > 1:
@@ -150,7 +148,7 @@ def rank_environment(plan: Plan, world: World, host: Host) -> dict[str, str]:
     Args:
         host: asked how the chips and hosts of the slice lie.
     """
-    if is_virtual(plan.devices[0]) or plan.framework.value == KERAS:
+    if is_virtual(plan.devices[0]) or is_node(plan.devices[0]):
         return {}
     process = plan.processes[world.local_rank % plan.local_size]
     by_index = {device.index: device for device in plan.devices}

@@ -14,7 +14,7 @@ from hwal.host import Host
 from hwal.topology import Device, Link
 from hwal.values import Probe, Target
 from hwal_tpu import access, virtual
-from hwal_tpu.chips import BOUNDS, GIB, Chip, Generation, find, is_block, kind_of, type_of
+from hwal_tpu.chips import BOUNDS, GIB, NODE, Chip, Generation, find, is_block, kind_of, type_of
 from hwal_tpu.packages import DRIVES, Trouble, libtpu_trouble, platform_trouble, tensorflow_alone, torch_xla_trouble
 from hwal_tpu.present import ABSENT
 from hwal_tpu.slice import Slice, asks_metadata, on_compute_engine, read_slice
@@ -51,9 +51,9 @@ def probe(host: Host, asked: Target | None) -> Probe:
 
 
 def _without_chips(host: Host, part: Slice, asked: Target | None) -> Probe:
-    if (address := _node_address(host)) is not None and (tensorflow := tensorflow_alone(host)) is not None:
+    if (address := _node_address(host, asked)) is not None and (tensorflow := tensorflow_alone(host)) is not None:
         sources = {"native": "table", "name": "environment"}
-        node = Device("tpu", 0, "TPU Node", address, native={"bf16": "MXU", "fp32": "MXU (bf16 passes)"}, sources=sources)
+        node = Device("tpu", 0, NODE, address, native={"bf16": "MXU", "fp32": "MXU (bf16 passes)"}, sources=sources)
         return Probe(
             "tpu",
             "ready",
@@ -82,12 +82,17 @@ def _without_chips(host: Host, part: Slice, asked: Target | None) -> Probe:
     return Probe("tpu", "absent", ABSENT)
 
 
-def _node_address(host: Host) -> str | None:
-    """Where a TPU Node listens: `10.0.0.2:8470`, which Colab gave by itself, and `grpc://…`; None where there is none."""
+def _node_address(host: Host, asked: Target | None) -> str | None:
+    """Where a TPU Node listens: `10.0.0.2:8470`, which Colab gave by itself, and `grpc://…`; None where there is none.
+
+    Or its name, by which Google's Cloud is asked: only where `--device tpu` was, since TPU_NAME is set for other programs too.
+    """
     colab, name = host.env("COLAB_TPU_ADDR"), host.env("TPU_NAME") or ""
     if colab and re.fullmatch(r"[\w.\-]{1,255}:[0-9]{1,5}", colab, re.ASCII):
         return f"grpc://{colab}"
-    return name if re.fullmatch(r"grpc://[\w.\-]{1,255}(:[0-9]{1,5})?", name, re.ASCII) else None
+    if re.fullmatch(r"grpc://[\w.\-]{1,255}(:[0-9]{1,5})?", name, re.ASCII):
+        return name
+    return name if asked is not None and name != "local" and re.fullmatch(r"[a-z][a-z0-9-]{0,62}", name, re.ASCII) else None
 
 
 # chips

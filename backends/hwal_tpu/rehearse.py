@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,14 @@ from hwal_keras.step import train_step
 
 TOPOLOGIES = {"v4": "v4:2x2x1", "v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2"}
 """Generation -> the smallest part of a slice that libtpu describes; the step is compiled for one of its chips."""
-LIMIT = 600.0  # seconds for one compilation
+WITHOUT_TPU = {
+    "JAX_PLATFORMS": "cpu",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+}
+"""Variables by which libtpu describes chips that are not here, and asks no metadata server for them."""
+LIMIT = 600.0  # seconds for the compilations of one step
 SHOWN = 4000  # characters of what a compiler that died has said
 
 
@@ -61,7 +68,7 @@ def rehearse(model: Any, element: Any, generation: str, limit: float = LIMIT) ->
             f"no compiler for TPU {generation}; there are {', '.join(TOPOLOGIES)}",
             hint=f"did you mean {near}?" if near else None,
         )
-    return compiled(lower(model, element), generation, limit)
+    return next(compiled(lower(model, element), (generation,), limit))
 
 
 def lower(model: Any, element: Any) -> bytes:
@@ -95,29 +102,38 @@ def _size(element: Any) -> int:
     return int(leaves[0].shape[0])
 
 
-def compiled(lowered: bytes, generation: str, limit: float = LIMIT) -> Compiled:
-    """What libtpu makes of a lowered step. Raises HwalError where it died or took too long."""
+def compiled(lowered: bytes, generations: Iterable[str] = TOPOLOGIES, limit: float = LIMIT) -> Iterator[Compiled]:
+    """What libtpu makes of a lowered step for each generation, by one process, which takes seconds to start.
+
+    Raises HwalError, behind those that were done, where it died or took more than `limit` seconds.
+    """
+    wanted = list(generations)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "step.pb"
         path.write_bytes(lowered)
-        command = [sys.executable, "-m", "hwal_tpu.ahead", str(path), generation, TOPOLOGIES[generation]]
-        environ = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(sys.path),
-            "JAX_PLATFORMS": "cpu",
-            "TPU_SKIP_MDS_QUERY": "1",
-            "TPU_ACCELERATOR_TYPE": "v5litepod-4",
-            "TPU_WORKER_HOSTNAMES": "localhost",
-        }
+        pairs = [f"{generation}={TOPOLOGIES[generation]}" for generation in wanted]
+        command = [sys.executable, "-m", "hwal_tpu.ahead", str(path), *pairs]
+        environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **WITHOUT_TPU}
         try:
             done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=limit, check=False)
-        except subprocess.TimeoutExpired:
-            raise HwalError(f"the TPU's compiler took more than {limit:g} s", where=f"TPU {generation}") from None
-    if done.returncode != 0:
-        last = done.stderr.strip()[-SHOWN:].splitlines()
-        raise HwalError(
-            f"the TPU's compiler ended with code {done.returncode}: {last[-1] if last else 'it said nothing'}",
-            where=f"TPU {generation}, {' '.join(command[1:3])}",
-            hint="pip install 'hwal[rehearse-tpu]'" if "ModuleNotFoundError" in done.stderr else None,
-        )
-    return Compiled.from_json(done.stdout.splitlines()[-1])
+            said, errors, code = done.stdout, done.stderr, done.returncode
+        except subprocess.TimeoutExpired as late:
+            said, errors, code = _text(late.stdout), _text(late.stderr), None
+    finished = [line for line in said.splitlines() if line.startswith("{")]
+    for line in finished:
+        yield Compiled.from_json(line)
+    if code == 0:
+        return
+    last = errors.strip()[-SHOWN:].splitlines()
+    raise HwalError(
+        f"the TPU's compiler took more than {limit:g} s"
+        if code is None
+        else f"the TPU's compiler ended with code {code}: {last[-1] if last else 'it said nothing'}",
+        where=f"TPU {wanted[len(finished)] if len(finished) < len(wanted) else wanted[-1]}, {' '.join(command[1:3])}",
+        hint="pip install 'hwal[rehearse-tpu]'" if "ModuleNotFoundError" in errors else None,
+    )
+
+
+def _text(output: bytes | str | None) -> str:
+    """What a process that was ended had said: bytes, whatever was asked for."""
+    return output.decode(errors="replace") if isinstance(output, bytes) else output or ""

@@ -26,6 +26,7 @@ LOST_PEER = (
     "timed out waiting for",
     "nccl communicator was aborted",
     "failed to recv",
+    "collective ops is aborted",
 )
 
 

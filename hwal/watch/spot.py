@@ -22,7 +22,7 @@ class Signs:
     Attributes:
         collectives: modules in which a rank waits for the others. may_wait: functions in which it may.
         compilers: modules that are at work only while something is compiled.
-        names: functions of hwal's -> the name that a script knows them by, where that is another.
+        names: functions of hwal's -> what a script calls for them, where that is not `rt.` and their own name.
     """
 
     collectives: tuple[str, ...] = ()
@@ -105,7 +105,7 @@ def _waits(inner: list[tuple[str, str]], signs: Signs) -> str | None:
         return None
     ours = [name for module, name in inner if _is_ours(module)]
     if ours:
-        return f"rt.{signs.names.get(ours[-1], ours[-1])}"
+        return signs.names.get(ours[-1], f"rt.{ours[-1]}")
     if collective:
         call = next((f"{module}.{name}" for module, name in reversed(collective) if name != "wrapper"), collective[-1][0])
         return ".".join(part for part in call.split(".") if not part.startswith("_"))

@@ -17,8 +17,10 @@ from hwal.topology import Device
 from hwal.values import Choice, Decision, Request, Target, World
 from hwal_cpu import backend
 from hwal_cpu.keras_runtime import CpuKerasRuntime
+from hwal_keras.runtime import SharedKerasRuntime
 
 ROWS, BATCH = 86, 32  # the last batch of an epoch has 22 rows: three for each of seven of eight replicas, and one
+NO_JIT = {"jit_compile": False}
 TINY = 5  # rows of a batch that eight replicas cannot all have a row of
 
 
@@ -55,12 +57,15 @@ def network() -> Any:
     )
 
 
-def compiled(rt: CpuKerasRuntime, loss: Any = "mse", **options: Any) -> Any:
-    """A prepared model, compiled with an optimizer that clips: the order of clipping and adding up matters."""
+def compiled(rt: SharedKerasRuntime, loss: Any = "mse", jit: bool = False, **options: Any) -> Any:
+    """A prepared model, compiled with an optimizer that clips: the order of clipping and adding up matters.
+
+    `jit`: with XLA where the runtime wants it, which takes seconds for each shape of a batch.
+    """
     with rt.scope():
         model = network()
         optimizer = keras.optimizers.Adam(0.01, global_clipnorm=0.5)
-        model.compile(optimizer, loss, metrics=["mae"], **{**rt.compile_options(), **options})
+        model.compile(optimizer, loss, metrics=["mae"], **{**rt.compile_options(), **({} if jit else NO_JIT), **options})
     return rt.prepare(model)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import keras
 import numpy
 import pytest
 
-from hwal.errors import CheckpointError, Preempted
+from hwal import checkpoint, shortage
+from hwal.errors import CheckpointError, OutputError, Preempted
 from tests.keras import jobs
 
 pytestmark = pytest.mark.slow  # TensorFlow alone takes seconds to import
@@ -32,17 +34,20 @@ class Signals(keras.callbacks.Callback):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def train(run_dir: Path, replicas: int = 1, stop: int | None = None, epochs: int = EPOCHS, **settings: Any) -> None:
+def train(
+    run_dir: Path, replicas: int = 1, stop: int | None = None, epochs: int = EPOCHS, validate: bool = True, **settings: Any
+) -> None:
     with jobs.start(run_dir, replicas, **settings) as rt:
         data = jobs.dataset()
         model = jobs.compiled(rt)
         callbacks = [] if stop is None else [Signals(rt, stop)]
-        model.fit(rt.feed(data), epochs=epochs, validation_data=rt.feed(data, train=False), callbacks=callbacks)
+        held_out = rt.feed(data, train=False) if validate else None
+        model.fit(rt.feed(data), epochs=epochs, validation_data=held_out, callbacks=callbacks)
 
 
-def stopped(run_dir: Path, step: int, replicas: int = 1) -> None:
+def stopped(run_dir: Path, step: int, replicas: int = 1, validate: bool = True) -> None:
     with pytest.raises(Preempted) as caught:
-        train(run_dir, replicas, step)
+        train(run_dir, replicas, step, validate=validate)
     assert caught.value.code == 75
     assert json.loads((run_dir / "preempted.json").read_text()) == {"signal": "SIGTERM", "step": step + 1}
 
@@ -59,11 +64,12 @@ def test_a_signal_saves_and_resume_goes_on_as_if_nothing_had_been(tmp_path: Path
         assert [here[name] for name in ("step", "epoch", "samples")] == [there[name] for name in ("step", "epoch", "samples")]
 
 
-def test_a_checkpoint_of_eight_replicas_goes_on_on_one_and_back(tmp_path: Path) -> None:
-    train(tmp_path / "whole")
-    stopped(tmp_path / "cut", 4, replicas=8)
-    train(tmp_path / "cut", epochs=3, resume=str(tmp_path / "cut"))
-    train(tmp_path / "cut", 8, resume=str(tmp_path / "cut"))
+def test_a_checkpoint_of_eight_replicas_goes_on_on_one_and_on_two(tmp_path: Path) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    train(whole, validate=False)  # evaluations by eight replicas would take seconds more to trace
+    stopped(cut, 4, replicas=8, validate=False)
+    train(cut, epochs=3, validate=False, resume=str(cut))
+    train(cut, 2, validate=False, resume=str(cut))
     assert jobs.losses(tmp_path / "cut") == pytest.approx(jobs.losses(tmp_path / "whole"), rel=1e-5)
 
 
@@ -86,6 +92,52 @@ def test_a_run_that_is_done_goes_on_to_more_epochs(tmp_path: Path) -> None:
     train(tmp_path / "parts", epochs=2)
     train(tmp_path / "parts", resume=str(tmp_path / "parts"))
     assert jobs.losses(tmp_path / "parts") == pytest.approx(jobs.losses(tmp_path / "whole"), rel=1e-6)
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    go = threading.Event()
+    flushed = checkpoint.sync
+    monkeypatch.setattr(checkpoint, "sync", lambda folder: (go.wait(60), flushed(folder)))
+    with jobs.start(tmp_path) as rt:
+        model = jobs.compiled(rt)
+        model.build((None, 6))
+        rt.built(model)
+        before = [weight.numpy() for weight in model.weights]
+        folder = rt.save()
+        assert not folder.exists()
+        for weight in model.weights:
+            weight.assign(weight + 1.0)
+        go.set()
+        rt.saving.wait()
+        model.load_weights(folder / "model.weights.h5")
+        assert all((weight.numpy() == was).all() for weight, was in zip(model.weights, before, strict=True))
+
+
+def test_without_room_for_a_copy_training_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(shortage, "available", lambda host: 100)
+    with jobs.start(tmp_path) as rt:
+        jobs.compiled(rt).build((None, 6))
+        assert rt.save().exists()
+    assert "would not leave room" in "".join(capsys.readouterr())
+
+
+def test_a_checkpoint_that_fails_ends_the_run_at_the_next_step_and_is_tried_again_at_a_signal(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="could not be written"), jobs.start(tmp_path / "a") as rt:
+        rt.saving.run(fails)
+        rt.stop_if_asked()
+    with pytest.raises(Preempted), jobs.start(tmp_path / "b") as rt:
+        jobs.compiled(rt).build((None, 6))
+        rt.step_done(1.0, None, 1)
+        rt.saving.run(fails)
+        rt.stop_request.name = "SIGTERM"
+        rt.stop_if_asked()
+    assert (tmp_path / "b" / "checkpoints" / "step-00000001" / "hwal.json").exists()
+
+
+def fails() -> None:
+    raise OutputError("the checkpoint could not be written: no space")
 
 
 def test_another_model_is_refused(tmp_path: Path) -> None:

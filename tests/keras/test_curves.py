@@ -20,7 +20,7 @@ LIMIT = 1e-5
 def fitted(run_dir: Path, replicas: int, count: int = jobs.ROWS, batch: int = jobs.BATCH, epochs: int = EPOCHS) -> list[float]:
     with jobs.start(run_dir, replicas) as rt:
         data = jobs.dataset(count, batch)
-        model = jobs.compiled(rt)
+        model = jobs.compiled(rt, jit=True)
         model.fit(rt.feed(data), epochs=epochs, validation_data=rt.feed(data, train=False))
     return jobs.losses(run_dir)
 

@@ -22,6 +22,7 @@ def run(folder: Path, name: str, *argv: str) -> tuple[str, list[dict[str, Any]]]
     command = [sys.executable, "-m", "hwal", "train", "--device", "cpu", "--precision", "fp32", *argv]
     done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "oneDNN" not in done.stderr and "absl::InitializeLog" not in done.stderr
     return done.stdout, [json.loads(line) for line in (folder / name / "metrics.jsonl").read_text().splitlines()]
 
 

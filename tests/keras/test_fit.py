@@ -25,13 +25,17 @@ def data(x: Any, y: Any) -> Any:
     return tf.data.Dataset.from_tensor_slices((x, y)).batch(jobs.BATCH)
 
 
-def test_a_loss_that_is_no_number_ends_the_run_and_is_not_saved(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("replicas", "update", "why"),
+    [(1, "left out", "all parameters are finite"), (2, "made, and is not saved", "is the first that is not finite")],
+)
+def test_a_loss_that_is_no_number_ends_the_run_and_is_not_saved(tmp_path: Path, replicas: int, update: str, why: str) -> None:
     x, y = jobs.rows()
     y[50] = numpy.nan
-    with pytest.raises(ScriptError) as caught, jobs.start(tmp_path) as rt:
+    with pytest.raises(ScriptError) as caught, jobs.start(tmp_path, replicas) as rt:
         jobs.compiled(rt).fit(rt.feed(data(x, y)), epochs=2)
-    assert caught.value.what == "the loss of step 2 is nan"
-    assert "is the first that is not finite" in (caught.value.why or "")
+    assert caught.value.what == "the loss of step 2 is nan" and caught.value.where == f"epoch 0; its update was {update}"
+    assert why in (caught.value.why or "")
     assert jobs.losses(tmp_path)[1] == "nan" and not (tmp_path / "checkpoints").exists()
 
 
@@ -124,7 +128,7 @@ def test_what_is_refused(tmp_path: Path, call: Any, what: str) -> None:
 def test_one_device_compiles_by_xla_and_several_do_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with jobs.start(tmp_path / "1") as rt:
         assert rt.compile_options() == {"jit_compile": True, "steps_per_execution": 1}
-        assert jobs.compiled(rt).jit_compile is True
+        assert jobs.compiled(rt, jit=True).jit_compile is True
     with jobs.start(tmp_path / "2", 2) as rt:
         assert rt.compile_options()["jit_compile"] is False
         assert jobs.compiled(rt, jit_compile=True).jit_compile is False

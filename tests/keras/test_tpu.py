@@ -11,9 +11,17 @@ import numpy
 import pytest
 import tensorflow as tf
 
+from hwal.env import Settings
 from hwal.errors import DeviceError, ScriptError
+from hwal.plan import make_plan
+from hwal.runtime import Job
+from hwal.topology import Device
+from hwal.values import Choice, Decision, Request, Target, World
 from hwal_keras.feed import Feed, cut
+from hwal_keras.strategy import logical_cpus, mirrored
+from hwal_tpu import backend
 from hwal_tpu.connect import connect
+from hwal_tpu.keras_runtime import TpuKerasRuntime
 from hwal_tpu.node import check_data
 from tests.keras import jobs
 
@@ -22,8 +30,8 @@ pytestmark = pytest.mark.slow  # TensorFlow alone takes seconds to import
 NODE = "grpc://10.0.0.2:8470"
 
 
-def stand_in(calls: list[str], wrong: Exception | None = None) -> Any:
-    """What connect() uses of TensorFlow; `wrong` is what the resolver raises."""
+def stand_in(calls: list[str], wrong: Exception | None = None, strategy: Any = None) -> Any:
+    """What connect() uses of TensorFlow; `wrong` is what the resolver raises, `strategy` what TPUStrategy is there."""
 
     def resolver(tpu: str) -> str:
         calls.append(f"TPUClusterResolver {tpu}")
@@ -32,7 +40,8 @@ def stand_in(calls: list[str], wrong: Exception | None = None) -> Any:
         return f"resolver of {tpu}"
 
     def call(name: str) -> Any:
-        return lambda argument: calls.append(f"{name} {argument}") or f"{name} of it"
+        made = f"{name} of it" if strategy is None else strategy
+        return lambda argument: calls.append(f"{name} {argument}") or made
 
     return SimpleNamespace(
         distribute=SimpleNamespace(
@@ -52,12 +61,33 @@ def test_a_tpu_is_found_connected_initialised_and_then_used(address: str | None,
     assert calls == [f"TPUClusterResolver {name}", f"connect {whole}", f"initialize {whole}", f"TPUStrategy {whole}"]
 
 
-@pytest.mark.parametrize("wrong", [ValueError("Please provide a TPU Name"), tf.errors.NotFoundError(None, None, "gone\nmore")])
-def test_a_tpu_that_does_not_answer_is_an_error_in_words(wrong: Exception) -> None:
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ValueError("Could not lookup TPU"),
+        RuntimeError("Missing runtime dependency on the Google API client."),
+        tf.errors.NotFoundError(None, None, "gone\nmore"),
+    ],
+)
+def test_a_node_that_does_not_answer_is_an_error_in_words(wrong: Exception) -> None:
     with pytest.raises(DeviceError) as caught:
         connect(stand_in([], wrong), NODE)
-    first = str(wrong).splitlines()[0]
-    assert caught.value.what == f"no TPU answers at {NODE}: {first}" and "preempted" in (caught.value.hint or "")
+    assert str(caught.value).splitlines() == [
+        f"no TPU answers at {NODE}: {str(wrong).splitlines()[0]}",
+        f"  where: TPUClusterResolver(tpu={NODE!r})",
+        "  try:   hwal devices; a Node that was preempted must be made anew",
+    ]
+
+
+def test_chips_of_this_machine_that_do_not_answer_are_an_error_in_words() -> None:
+    with pytest.raises(DeviceError) as caught:
+        connect(stand_in([], ValueError("Please provide a TPU Name to connect to.")), None)
+    assert str(caught.value).splitlines() == [
+        "no TPU answers at local: Please provide a TPU Name to connect to.",
+        "  where: TPUClusterResolver(tpu='local')",
+        "  why:   TensorFlow drives the chips of a TPU VM by the package tensorflow-tpu and its libtpu",
+        "  try:   pip install tensorflow-tpu",
+    ]
 
 
 # the data of a Node
@@ -79,9 +109,12 @@ def test_a_file_of_this_machine_is_an_error_before_the_first_step(tmp_path: Path
     ):
         with pytest.raises(ScriptError) as caught:
             check_data(data, NODE)
-        assert caught.value.what == f"the dataset reads {path!s:.80}, a file of this machine"
-        assert caught.value.why == f"the TPU Node at {NODE} is another machine: it reads its data itself, from gs:// only"
-        assert "gsutil cp" in (caught.value.hint or "")
+        assert str(caught.value).splitlines() == [
+            f"the dataset reads {path!s:.80}, a file of this machine",
+            "  where: rt.feed",
+            f"  why:   the TPU Node at {NODE} is another machine: it reads its data itself, from gs:// only",
+            f"  try:   gsutil cp {path!s:.80} gs://BUCKET/, and that name in the script; or arrays in memory",
+        ]
 
 
 def test_python_in_the_dataset_is_an_error_before_the_first_step() -> None:
@@ -93,8 +126,32 @@ def test_python_in_the_dataset_is_an_error_before_the_first_step() -> None:
     for data in (generated, called):
         with pytest.raises(ScriptError) as caught:
             check_data(data, NODE)
-        assert caught.value.what.startswith("the dataset calls Python (")
-        assert "has no Python of this script's" in (caught.value.why or "")
+        called = "PyFunc" if data is generated else "EagerPyFunc"
+        assert str(caught.value).splitlines() == [
+            f"the dataset calls Python ({called}: from_generator, py_function or a Hugging Face to_tf_dataset)",
+            "  where: rt.feed",
+            f"  why:   the TPU Node at {NODE} reads its data itself, and has no Python of this script's",
+            "  try:   TFRecord files on gs://…, or arrays in memory: tf.data.Dataset.from_tensor_slices((x, y))",
+        ]
+
+
+def test_a_node_of_a_runtime_checks_what_it_is_fed(tmp_path: Path) -> None:
+    """The whole way from a Node's device to the check of its data; logical devices stand for its cores."""
+    chosen = Settings(precision="fp32")
+    device = Device("tpu", 0, "TPU Node", NODE, native={"fp32": "MXU"})
+    request = Request(target=Target("tpu"), settings=chosen)
+    plan = make_plan(Choice(Target("tpu"), "tpu", (device,), "a test"), backend.caps, request, Decision("keras", "a test"))
+    backend.check(plan)
+    rt = TpuKerasRuntime(Job(World(), plan, chosen, backend.caps, tmp_path, "train.py"))
+    calls: list[str] = []
+    rt.tensorflow = stand_in(calls, strategy=mirrored(logical_cpus(2)))
+    rt.start()
+    with rt:
+        assert calls[-1] == f"TPUStrategy resolver of {NODE}" and rt.compile_options()["jit_compile"] is False
+        assert rt.pad_to_multiple_of == 64 and rt.compile_options()["steps_per_execution"] == 32
+        rt.feed(jobs.dataset(64))
+        with pytest.raises(ScriptError, match="a file of this machine"):
+            rt.feed(tf.data.TFRecordDataset([str(tmp_path / "rows.tfrecord")]).batch(8))
 
 
 # one shape

@@ -63,11 +63,32 @@ def test_a_signal_to_hwal_saves_once_and_one_process_goes_on(tmp_path: Path) -> 
     assert not job.left_over()
 
 
+HANGS = """
+import threading
+class Sleeps(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == 1 and hwal.worker._started[0].rank == 1:
+            threading.Event().wait()
+"""
+
+
+def test_a_worker_that_hangs_is_named_with_its_step_and_line(tmp_path: Path) -> None:
+    script = SCRIPT.replace("def main", f"{HANGS}def main").replace("epochs={epochs}", "epochs=3, callbacks=[Sleeps()]")
+    job = Run(tmp_path, f"import sys; sys.path.insert(0, {ROOT!r})" + script)
+    flags = ("--device", "cpu", "--precision", "fp32", "--hang-timeout", "12", "-n", "2")
+    code, said = finish(job.popen(*flags), 240)
+    assert code == 1, said
+    assert "hwal: error: rank 1 is busy after step 3: train.py:" in said and ", in on_epoch_begin" in said, said
+    assert "why:   rank 0 has waited 12 s for it in model.fit" in said or "rank 0 has waited 13 s" in said
+    assert "the last finished checkpoint is whole: go on with --resume run" in said
+    assert not job.left_over()
+
+
 # where workers meet
 
 
 def test_a_worker_that_does_not_come_is_named(tmp_path: Path) -> None:
-    (tmp_path / "0").write_text("127.0.0.1:1")
+    (tmp_path / "0").write_text("127.0.0.1:1")  # each rank leaves a word of its own
     with pytest.raises(WorldError) as caught:
         workers._wait(tmp_path, World(0, 3, 0, 3, "torchrun", "127.0.0.1", 1), 0.2)
     assert caught.value.what == "ranks 1, 2 did not come within 0.2 s" and "--start-timeout" in (caught.value.hint or "")

@@ -19,6 +19,7 @@ from torch import nn
 from torch.utils._python_dispatch import return_and_correct_aliasing
 from torch.utils.data import DataLoader, TensorDataset
 
+from hwal import shortage
 from hwal.checkpoint import MANIFEST, verify
 from hwal.errors import CheckpointError
 from hwal_torch import saving, tree
@@ -192,7 +193,7 @@ def test_a_rank_that_does_not_see_the_folder(tmp_path: Path) -> None:
 
 
 def save_without_room(rt: Any) -> tuple[bool, list[str]]:
-    saving.available = lambda host: 100  # type: ignore[assignment]
+    shortage.available = lambda host: 100
     said: list[str] = []
     rt.reporter.say = said.append
     with rt.scope():

@@ -19,6 +19,7 @@ from hwal.detect import detect
 from hwal.errors import PlanError, WorldError
 from hwal.host import RecordedHost
 from hwal.plan import make_plan
+from hwal.plan.keras import VARIABLES
 from hwal.registry import Registry
 from hwal.values import Decision, Plan, Request, Target, World
 from tests.cli.conftest import folder, hwal  # noqa: F401 - fixtures
@@ -31,11 +32,11 @@ ALONE = World()
 TPU = {"PJRT_DEVICE": "TPU"}
 
 
-def planned(host: RecordedHost, text: str = "tpu", n: int | None = None) -> Plan:
+def planned(host: RecordedHost, text: str = "tpu", n: int | None = None, framework: str = "torch") -> Plan:
     registry = Registry(host)
     target = Target.parse(text, registry.names)
     choice = choose(target, detect(host, registry, target), {name: registry.load(name) for name in registry.names})
-    plan = make_plan(choice, backend.caps, Request(target=target, processes=n), Decision("torch", "a test"))
+    plan = make_plan(choice, backend.caps, Request(target=target, processes=n), Decision(framework, "a test"))
     backend.check(plan)
     return plan
 
@@ -256,3 +257,49 @@ def test_machines_that_know_their_world_train_together(tmp_path: Path) -> None:
     assert [host.returncode for host in hosts] == [0, 0], said
     last = [out.splitlines()[-1] for out, _ in said]  # torch 2.8's gloo prints there too
     assert last == [f"{rank} slice 0.5 out" for rank in range(2)]
+
+
+# Keras
+
+
+def test_keras_drives_all_cores_of_a_machine_or_a_node_by_one_process() -> None:
+    for name, replicas in (("tpu-v3-8-keras", 8), ("tpu-node-keras", 1), ("tpu-colab-node-keras", 1), ("tpu-node-by-name", 1)):
+        plan = planned(HOSTS[name], framework="keras")
+        assert (plan.local_size, len(plan.devices)) == (1, replicas), name
+        assert backend.environment(plan) == VARIABLES and backend.rank_environment(plan, ALONE, HOSTS[name]) == {}
+        assert backend.world(plan, HOSTS[name]) is None
+    part = planned(HOSTS["tpu-v3-8-keras"], "tpu:0,1", framework="keras")
+    assert backend.rank_environment(part, ALONE, HOSTS["tpu-v3-8-keras"])["TPU_VISIBLE_CHIPS"] == "0"
+
+
+def test_a_node_is_not_for_torch() -> None:
+    with pytest.raises(PlanError) as caught:
+        planned(HOSTS["tpu-node-keras"])
+    assert str(caught.value).splitlines() == [
+        "a TPU Node at grpc://10.240.1.2:8470 is for Keras only: torch_xla (PJRT) drives chips of its own machine",
+        "  where: --device tpu",
+        "  try:   run on a TPU VM (gcloud compute tpus tpu-vm create …)",
+    ]
+
+
+def test_several_processes_of_keras_are_refused() -> None:
+    with pytest.raises(PlanError) as caught:
+        planned(HOSTS["tpu-v3-8-keras"], n=8, framework="keras")
+    assert str(caught.value).splitlines() == [
+        "8 processes of Keras on a TPU",
+        "  where: -n 8",
+        "  why:   TPUStrategy drives all cores from one process",
+        "  try:   leave -n out",
+    ]
+
+
+def test_a_slice_of_several_hosts_is_not_for_keras() -> None:
+    host = HOSTS["tpu-gke-v5e-16"]
+    with pytest.raises(WorldError) as caught:
+        backend.world(planned(host, framework="keras"), host)
+    assert str(caught.value).splitlines() == [
+        "a slice of 4 hosts: Keras trains on the chips of one host in this version",
+        "  where: TPU_WORKER_HOSTNAMES",
+        "  why:   TPUStrategy would drive the others through a TensorFlow server on each, which nobody has started there",
+        "  try:   a slice of one host (v5e-8, v4-8), or a torch script",
+    ]

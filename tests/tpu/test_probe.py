@@ -25,6 +25,8 @@ HOSTS = {name: host for name, host in load_all(Path(__file__).parents[1] / "host
 backend = hwal_tpu.backend
 SLICE_UNKNOWN = "whether this host is one of several in a slice is not known: HWAL_TPU_METADATA=1 asks the metadata server"
 
+NODE_SAYS = (", for Keras, by tensorflow 2.18.0", "reads data from gs:// only")
+
 
 def chips(arch: str, gib: int, numas: Iterable[int], cores: int = 1) -> tuple[Mapping[str, Any], ...]:
     """The devices of chips from 0000:00:05.0 on: each `gib` GiB, on the NUMA nodes in order."""
@@ -92,6 +94,10 @@ EXPECTED = {
     "tpu-lock-of-another-user": Expected(
         chips("v4", 32, (0, 0, 1, 1)), links=links(4), says=("/tmp/libtpu_lockfile is another user's", "lsof -w /dev/accel0")
     ),
+    "tpu-node-keras": Expected(({"id": "grpc://10.240.1.2:8470", "name": "TPU Node"},), says=NODE_SAYS),
+    "tpu-colab-node-keras": Expected(({"id": "grpc://10.63.28.250:8470"},), says=NODE_SAYS),
+    "tpu-node-by-name": Expected(state="absent"),
+    "tpu-v3-8-keras": Expected(chips("v3", 16, (0, 0, 1, 1), 2), links=links(8, 2), says=("4 × TPU v3, v3-8 (2x2), 32 GiB",)),
     "tpu-node-v3-8": blocked("a TPU Node at grpc://10.240.1.2:8470", "legacy", "gs://", "TPU VM"),
     "tpu-colab-node": blocked("a TPU Node at grpc://10.63.28.250:8470", "v5e-1 runtime"),
     "tpu-no-torch-xla": blocked(
@@ -317,3 +323,10 @@ def test_what_is_no_type() -> None:
     for text in (None, "", "v5e", "v5e-", "v5e-0", "v5e-x", "h100-8", "v9-8", "-8", "v5e-8-8"):
         assert kind_of(text) is None, text
     assert all(kind_of(f"{word}-8") for word in BY_TYPE)
+
+
+def test_a_node_is_taken_by_its_name_only_where_a_tpu_is_asked_for() -> None:
+    host = HOSTS["tpu-node-by-name"]
+    assert backend.probe(host).state == "absent"
+    probe = backend.probe(host, Target("tpu"))
+    assert (probe.state, probe.devices[0].id) == ("ready", "my-tpu") and probe.reason.startswith("a TPU Node at my-tpu")

@@ -14,7 +14,7 @@ import pytest
 import hwal.watch
 from hwal.watch.spot import Library, Signs, Spot
 
-SIGNS = Signs(("job.collectives",), ("engine",), ("job.compiler",), {"_train": "feed"})
+SIGNS = Signs(("job.collectives",), ("engine",), ("job.compiler",), {"_train": "rt.feed"})
 LIBRARY = str(Path(hwal.watch.__file__).parent / "imagined.py")  # a file among hwal's own
 
 

@@ -1,4 +1,4 @@
-"""What a watchdog says and does to a torch rank."""
+"""What a watchdog says and does to its rank."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 
 from hwal.env import PLAN, STATE_DIR, Settings
 from hwal.launch.outcome import Outcome, read_outcomes
+from hwal.launch.owner import RankOwner
 from hwal.values import World
 from hwal.watch.beat import Doom
-from hwal_torch.watching import TorchOwner
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -20,7 +20,7 @@ def test_what_it_says_is_said_on_every_rank(capsys: pytest.CaptureFixture[str], 
     """That one has made no progress, which is told once; rt.say is rank 0's alone."""
     said: list[str] = []
     rt: Any = SimpleNamespace(is_main=rank == 0, say=said.append)
-    TorchOwner(rt).tell("it goes on")
+    RankOwner(rt, lambda: False).tell("it goes on")
     assert (said, capsys.readouterr().err) == ((["it goes on"], "") if rank == 0 else ([], "it goes on\n"))
 
 
@@ -46,7 +46,7 @@ def test_what_is_said_of_a_restarted_run_that_hangs_before_its_first_step(
         reporter=SimpleNamespace(close=lambda failed: None),
         job=SimpleNamespace(settings=Settings(), world=World()),
     )
-    code = TorchOwner(rt)._nothing_lost(Doom("SIGTERM: the run has been stuck", asked="SIGTERM"))
+    code = RankOwner(rt, lambda: False)._nothing_lost(Doom("SIGTERM: the run has been stuck", asked="SIGTERM"))
     there = "go on with HWAL_RESUME=runs/a" if found else "nothing is lost, and there is no checkpoint to go on from"
     said = f"hwal: SIGTERM: the run has been stuck before a step was done: {there}"
     assert code == (0 if launched else 75 if found else 1)
