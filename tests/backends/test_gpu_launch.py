@@ -59,9 +59,7 @@ def _launch(name: str, host: RecordedHost) -> Iterator[str]:
         yield f"  {resource}: {count}"
 
 
-def planned(
-    host: RecordedHost, kind: str, nodes: int = 1, framework: str = "torch", **more: Any
-) -> tuple[Plan, RecordedHost]:
+def planned(host: RecordedHost, kind: str, nodes: int = 1, framework: str = "torch", **more: Any) -> tuple[Plan, RecordedHost]:
     """What all devices of a kind do on a machine with torch for it; and the machine, changed by `more`."""
     recording = replace(host.recording, **more)
     host = RecordedHost(replace(recording, versions={"torch": TORCH[kind], **recording.versions}))
