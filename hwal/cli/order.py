@@ -56,7 +56,9 @@ def main(command: str, argv: Sequence[str]) -> int:
             help="job: the best ring for one job (default); pack, static, simple: what NVIDIA's allocator for fleets takes by "
             "its best-effort, static and simple policy",
         )
-        parser.add_argument("--free", metavar="LIST", help="choose among these indices only (0,2,4)")
+        parser.add_argument(
+            "--free", metavar="LIST", help="choose among these indices only (0,2,4); else among those not in use"
+        )
         parser.add_argument("--with", dest="required", metavar="LIST", help="indices that have to be among them (not for job)")
     if command == "groups":
         parser.add_argument("-g", type=_count, metavar="N", required=True, help="devices in a block")
@@ -76,8 +78,8 @@ def main(command: str, argv: Sequence[str]) -> int:
 
     found, choice = look(given.source, given.device)
     field = _field(found, choice, given.mixed)
-    if getattr(given, "free", None) is not None:
-        field = field.only(_indices(given.free, field, "--free"))
+    if command == "select":
+        field = _free(field, given.free, given.k)
     answer = _answer(command, given, field)
     chosen = [field.devices[place] for place in answer.places]
     variables = found.backends[choice.backend].visible(chosen, found.machine or RecordedHost(Recording()))
@@ -121,6 +123,20 @@ class Field:
     def only(self, free: Sequence[int]) -> Field:
         devices = tuple(device for device in self.devices if device.index in free)
         return replace(self, devices=devices, graph=order.graph(devices, self.links))
+
+
+def _free(field: Field, named: str | None, k: int) -> Field:
+    """The devices to select among: those that are named, or else those that nobody uses, where there are enough."""
+    if named is not None:
+        return field.only(_indices(named, field, "--free"))
+    used = [device for device in field.devices if device.in_use]
+    whose = ", ".join(device.use for device in used)
+    if not used:
+        return field
+    if len(field.devices) - len(used) < k:
+        return replace(field, notes=(*field.notes, f"in use by others, for want of free ones: {whose}"))
+    field = field.only([device.index for device in field.devices if not device.in_use])
+    return replace(field, notes=(*field.notes, f"left out, in use by others: {whose}; --free names which to take"))
 
 
 def _indices(text: str, field: Field, flag: str) -> tuple[int, ...]:

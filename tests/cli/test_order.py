@@ -107,6 +107,22 @@ def test_gpus_that_are_cut_never_stand_in_a_ring(hwal: Hwal, folder: Path) -> No
     assert hwal("devices", "order", "--env", "--from", "all.csv").out == "export CUDA_VISIBLE_DEVICES=''\n"
 
 
+def test_select_takes_what_is_free(hwal: Hwal, folder: Path, topo: str) -> None:
+    document = json.loads(hwal("devices", "--from", topo, "--json").out)
+    for probe in document["probes"]:
+        for device in probe.get("devices", []):
+            device["users"] = int(device["index"] == 0)
+    for device in document["devices"]:
+        device["users"] = int(device["index"] == 0)
+    (folder / "used.json").write_text(json.dumps(document))
+    result = hwal("devices", "select", "-k", "2", "--from", "used.json")
+    assert result.out.splitlines()[0] == "selected: 1 2"
+    assert "note: left out, in use by others: 0 (1 process" in result.out
+    assert hwal("devices", "select", "-k", "2", "--free", "0,3", "--from", "used.json").out.startswith("selected: 0 3\n")
+    assert "for want of free ones: 0 (1 process" in hwal("devices", "select", "-k", "8", "--from", "used.json").out
+    assert hwal("devices", "order", "--from", "used.json").out.startswith("order: 0 3 2 1"), "all that are visible"
+
+
 def test_kinds_are_not_mixed(hwal: Hwal, folder: Path) -> None:
     rows = ["index, name, compute_cap, memory.total [MiB]"]
     rows += [f"{i}, {name}" for i, name in enumerate(("T4, 7.5, 15360", "A100, 8.0, 40960", "A100, 8.0, 40960"))]
