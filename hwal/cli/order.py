@@ -18,7 +18,7 @@ from hwal.errors import EXIT_OK, DeviceError, PlanError, UsageError
 from hwal.host import RecordedHost, Recording
 from hwal.order import Answer, Graph
 from hwal.survey import Survey
-from hwal.topology import Device, Link
+from hwal.topology import Device, Link, straggler
 from hwal.values import Choice
 
 ABOUT = {
@@ -161,6 +161,8 @@ def _field(found: Survey, choice: Choice, mixed: bool) -> Field:
     if others and not mixed:
         devices = list(chosen)
         notes.append(f"only {chosen[0].name}: a run that mixes kinds waits for the slowest ({', '.join(others)}); --mixed")
+    elif price := straggler(devices):
+        notes.append(price)
     links = [link for probe in found.probes if probe.backend == choice.backend for link in probe.links]
     everything = tuple(device.index for device in devices)
     return Field(tuple(devices), tuple(links), order.graph(devices, links), tuple(notes), everything)

@@ -11,6 +11,7 @@ from itertools import combinations
 from hwal.errors import RecordError
 from hwal.topology import Device, Link
 from hwal.values import Probe
+from hwal_gpu.speeds import peak
 
 IN_MIG = "MIG"  # stands for the instances of a GPU of which only the mode is told
 UNKNOWN = re.compile(r"^\[?(N/A|Not Supported|Unknown Error|Insufficient Permissions|GPU requires reset|.*deprecated)?\]?$")
@@ -61,9 +62,16 @@ def probe(devices: Sequence[Device], tool: str, notes: Sequence[str] = (), links
     if any(count > 1 for count in counts.values()):
         devices = [replace(device, id=None) for device in devices]
         notes = (*notes, "several GPUs have the same UUID in this file: left out")
+    devices = [_rated(device) for device in devices]
     if links is None:
         pairs = combinations(range(len(devices)), 2)
         links = [Link(a, b, "", source="text", backend="cuda") for a, b in pairs]
     names = Counter(device.name or "NVIDIA GPU" for device in devices)
     what = ", ".join(f"{count} × {name}" for name, count in names.items())
     return Probe("cuda", "ready", f"{what}, as {tool} prints", devices=tuple(devices), links=tuple(links), notes=tuple(notes))
+
+
+def _rated(device: Device) -> Device:
+    """With its peak, where a table has it: kinds are compared by it."""
+    flops = peak(device.name)
+    return replace(device, flops=flops, sources={**device.sources, "flops": "table"}) if flops else device
