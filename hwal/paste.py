@@ -29,6 +29,7 @@ PROMPT = re.compile(
     r")\s*"
 )
 QUOTES = ("#", ">", "//", "|")
+RULE = re.compile(r"\|[-:| ]*\|")  # below the head of a table in Markdown
 
 
 def tidy(text: str) -> str:
@@ -39,10 +40,18 @@ def tidy(text: str) -> str:
         mark = _quote(lines)
         if mark is None:
             return dedent("\n".join(lines))
-        lines = [re.sub(rf"^\s*{re.escape(mark)} ?", "", line) for line in lines]
+        if mark == "|" and all(line.endswith("|") for line in lines if line):
+            lines = [_cells(line.strip()) for line in lines]
+        else:
+            lines = [re.sub(rf"^\s*{re.escape(mark)} ?", "", line) for line in lines]
 
 
 def _quote(lines: list[str]) -> str | None:
     """The mark that every line begins with which holds anything."""
     told = [line.lstrip() for line in lines if line]
     return next((mark for mark in QUOTES if told and all(line.startswith(mark) for line in told)), None)
+
+
+def _cells(line: str) -> str:
+    """A row of a table in Markdown, its cells parted by tabs."""
+    return "" if RULE.fullmatch(line) else "\t".join(cell.strip() for cell in line[1:-1].split("|"))

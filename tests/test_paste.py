@@ -29,6 +29,11 @@ def test_what_was_added_comes_off(pasted: str) -> None:
     assert [line.split() for line in tidy(pasted).split("\n")] == [line.split() for line in TOOL.split("\n")]
 
 
+def test_a_table_in_markdown() -> None:
+    table = "| | GPU0 | GPU1 |\n|---|:-:|---|\n| GPU0 | X | NV4 |\n| GPU1 | NV4 | X |"
+    assert tidy(table) == "\tGPU0\tGPU1\n\nGPU0\tX\tNV4\nGPU1\tNV4\tX"
+
+
 @pytest.mark.parametrize(
     "line",
     [

@@ -46,6 +46,14 @@ def test_lists_of_gpus() -> None:
     assert any("2 MIG instances" in note for note in probe.notes)
 
 
+def test_a_gpu_that_cannot_be_reached() -> None:
+    """Its number is missing then, and the tool says so."""
+    lost = "Unable to determine the device handle for GPU1: 0000:02:00.0: Unknown Error\n"
+    probe = read(LIST.replace("GPU 1:", f"{lost}GPU 2:"))
+    assert [device.outer for device in probe.devices] == [0, 2]
+    assert probe.notes[0] == lost.strip()
+
+
 def test_nvlinks_with_their_speeds() -> None:
     probe = read(PORTS)
     assert [device.ports for device in probe.devices] == [(25e9, 25e9), (25.781e9,), ()]

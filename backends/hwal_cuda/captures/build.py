@@ -41,10 +41,10 @@ def address(text: str | None) -> str | None:
     return f"{int(found[1], 16):04x}:{found[2]}:{found[3]}.{found[4]}".lower() if found else None
 
 
-def check_numbers(devices: Sequence[Device], lines: Sequence[int], where: str, tool: str) -> None:
+def check_numbers(devices: Sequence[Device], lines: Sequence[int], where: str, tool: str, lost: bool = False) -> None:
     """Refuses a list where a GPU stands twice, or where one between the others is missing. `lines`: of each device.
 
-    A single GPU may have any number: nvidia-smi -i tells of that one.
+    A single GPU may have any number: nvidia-smi -i tells of that one. `lost`: whether the tool says that it cannot reach some.
     """
     for name, told in (("number", [d.outer for d in devices]), ("PCI address", [d.pci for d in devices])):
         for place, value in enumerate(told):
@@ -52,7 +52,7 @@ def check_numbers(devices: Sequence[Device], lines: Sequence[int], where: str, t
                 raise damaged(f"a GPU of {name} {value} for the second time", where, lines[place], tool)
     numbers = [device.outer for device in devices]
     for place, number in enumerate(numbers):
-        if number is not None and len(numbers) > 1 and number > 0 and number - 1 not in numbers:
+        if number is not None and len(numbers) > 1 and not lost and number > 0 and number - 1 not in numbers:
             raise damaged(f"GPU {number}, but no GPU {number - 1}", where, lines[place], tool)
 
 

@@ -12,18 +12,20 @@ from hwal_cuda.captures.build import IN_MIG, address, check_numbers, damaged, kn
 GPU = re.compile(r"GPU (\d+): (.+) \(UUID: (GPU-[0-9A-Fa-f-]+)\)$")
 MIG = re.compile(r"\s+MIG (\S+)\s+Device\s+(\d+): \(UUID: (MIG-\S+)\)$")
 PORT = re.compile(r"\s+Link (\d+): (?:([\d.]+) GB/s|<?inactive>?)$", re.IGNORECASE)
+LOST = re.compile(r"Unable to determine the device handle for ", re.IGNORECASE)
 REMARK = re.compile(r"NVML: |Nvlink queries are not supported|Device does not have or support Nvlink")
 
 
 def read_gpus(lines: list[str], where: str) -> Probe | None:
     """GPUs with their UUIDs, and below each its MIG instances (-L) or its NVLinks with their speeds (nvlink -s)."""
     first = next((line for line in lines if line.strip()), "")
-    if not re.match(r"GPU \d+: ", first):
+    if not re.match(r"GPU \d+: ", first) and not LOST.match(first):
         return None
     links = any("link" in line.lower() for line in lines)
     tool = "nvidia-smi nvlink -s" if links else "nvidia-smi -L"
     devices: list[Device] = []
     notes: list[str] = []
+    lost: list[str] = []
     ports: dict[int, float] = {}
     listed: list[tuple[str | None, dict[int, float], int]] = []  # name, links, line
     for number, line in enumerate(lines, 1):
@@ -43,16 +45,20 @@ def read_gpus(lines: list[str], where: str) -> Probe | None:
             devices[-1] = replace(devices[-1], ports=up, sources={"ports": "text"})
         elif not line.strip():
             continue
+        elif LOST.match(line):
+            lost.append(line.strip())
         elif devices and REMARK.match(line):
             notes.append(f"GPU {devices[-1].outer}: {line.strip()}")
         else:
             raise damaged(f"{line.strip()[:60]!r} is nothing that the tool prints", where, number, tool)
-    check_numbers(devices, [number for _, _, number in listed], where, tool)
+    if not devices:
+        raise damaged("no GPU in it that can be reached", where, len(lines), tool)
+    check_numbers(devices, [number for _, _, number in listed], where, tool, lost=bool(lost))
     for name, found_ports, number in listed:  # links that are down are listed too
         most = max(len(others) for other, others, _ in listed if other == name)
         if found_ports and len(found_ports) < most:
             raise damaged(f"{len(found_ports)} links listed, {most} of another {name}", where, number, tool)
-    return probe(devices, tool, [*notes, *_down(devices, links), *_cut(devices)])
+    return probe(devices, tool, [*lost, *notes, *_down(devices, links), *_cut(devices)])
 
 
 def _down(devices: list[Device], links: bool) -> list[str]:
