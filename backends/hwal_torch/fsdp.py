@@ -23,7 +23,7 @@ from hwal.errors import ScriptError
 from hwal.runtime import Job
 from hwal_torch.blocks import Blocks
 from hwal_torch.meta import allocate
-from hwal_torch.shards import local
+from hwal_torch.shards import scale
 from hwal_torch.strategy import Strategy, not_brought_together, refuse_shared
 from hwal_torch.units import Unit
 
@@ -171,8 +171,8 @@ class FullyShard(Strategy):
         norms = [nn.utils.get_total_norm(cut).full_tensor()] if cut else []  # type: ignore[attr-defined]
         norms += [nn.utils.get_total_norm(plain)] if plain else []
         if norms:
-            total = torch.stack(norms).norm()
-            torch._foreach_mul_([*map(local, cut), *plain], torch.clamp(largest / (total + 1e-6), max=1.0))
+            total = torch.stack([norm.to(norms[0].device) for norm in norms]).norm()
+            scale([*cut, *plain], torch.clamp(largest / (total + 1e-6), max=1.0))
 
     def explain(self, error: BaseException | None, optimizer: torch.optim.Optimizer | None = None) -> ScriptError | None:
         text = str(error)

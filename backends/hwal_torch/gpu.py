@@ -6,6 +6,7 @@ import torch
 
 from hwal.errors import DeviceError
 from hwal.runtime import Memory
+from hwal.topology import Device
 from hwal_torch.runtime import SharedTorchRuntime
 
 
@@ -27,7 +28,23 @@ class GpuTorchRuntime(SharedTorchRuntime):
             )
         device = torch.device("cuda", place)
         torch.cuda.set_device(device)
+        self._check(device, plan.devices[place])
         return device
+
+    def identity(self, device: torch.device) -> str | None:
+        """What the driver calls the device, as Device.id does; None where torch does not tell."""
+        return None
+
+    def _check(self, device: torch.device, planned: Device) -> None:
+        """Raises DeviceError where another device stands in the place of the planned one: a mask came too late."""
+        found = self.identity(device)
+        if found is not None and planned.id is not None and found != planned.id:
+            raise DeviceError(
+                f"{device} is {found}, and the plan has {planned.id} there",
+                where=f"{planned.backend} {planned.index}",
+                why="something has started the driver before hwal.start(), which then heeds no mask any more",
+                hint="start by hwal train, which sets the mask first; or call hwal.start() before anything of torch.cuda",
+            )
 
     def seed_device(self, seed: int) -> None:
         torch.cuda.manual_seed(seed)

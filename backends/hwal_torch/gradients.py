@@ -10,10 +10,10 @@ import functools
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
 
 from hwal.errors import ScriptError
 from hwal_torch.collectives import Collectives
+from hwal_torch.shards import scale
 from hwal_torch.strategy import Strategy
 from hwal_torch.units import Unit
 
@@ -163,7 +163,7 @@ class Gradients:
         if scaler is not None:
             strategy.unscale(scaler, optimizer)
         if not self._whole:
-            _multiply(gradients, self._inverse)
+            scale(gradients, self._inverse)
         if clip is not None:
             strategy.clip(parameters, clip)
         try:
@@ -201,13 +201,3 @@ class Gradients:
         for optimizer in left:
             optimizer.zero_grad(set_to_none=True)
         return left
-
-
-def _multiply(gradients: list[torch.Tensor], factor: torch.Tensor) -> None:
-    gradients = [gradient.to_local() if isinstance(gradient, DTensor) else gradient for gradient in gradients]
-    dense = [gradient for gradient in gradients if not gradient.is_sparse]
-    if dense:
-        torch._foreach_mul_(dense, factor)
-    for gradient in gradients:
-        if gradient.is_sparse:
-            gradient.mul_(factor)

@@ -23,7 +23,10 @@ class Precision:
         self.dtype = DTYPES.get(name)
         self.scaler = torch.amp.GradScaler(device_type) if name == "fp16" else None
         self._device_type = device_type
-        if name == "tf32":
+        if device_type == "cuda":  # what is left in fp32 beside a narrower precision need not be more exact than it
+            torch.set_float32_matmul_precision("highest" if name == "fp32" else "high")
+            torch.backends.cudnn.allow_tf32 = name != "fp32"  # torch's own default would round the convolutions of fp32
+        elif name == "tf32":
             torch.set_float32_matmul_precision("high")
 
     def autocast(self) -> AbstractContextManager[Any]:

@@ -55,6 +55,18 @@ def part_of(shape: Sequence[int], beside: DTensor) -> tuple[tuple[int, ...], int
     return tuple(sizes), offsets[0], tuple(cut)
 
 
+def scale(tensors: Sequence[torch.Tensor], factor: torch.Tensor) -> None:
+    """Multiplies this rank's parts by a number, in place; under +offload they lie in the host's memory, the number does not."""
+    parts: dict[torch.device, list[torch.Tensor]] = {}
+    for tensor in map(local, tensors):
+        if tensor.is_sparse:
+            tensor.mul_(factor)
+        else:
+            parts.setdefault(tensor.device, []).append(tensor)
+    for device, those in parts.items():
+        torch._foreach_mul_(those, factor.to(device))
+
+
 def sharded(rows: torch.Tensor, shape: Sequence[int], mesh: DeviceMesh, cut: Sequence[Placement]) -> DTensor:
     """The sharded tensor of that shape of which this rank holds `rows`, wherever they are: DTensor.from_local would move them
     to the mesh's device, also where they were offloaded from there."""

@@ -6,6 +6,7 @@ import gc
 import itertools
 import os
 import socket
+import threading
 import time
 from datetime import timedelta
 
@@ -34,7 +35,7 @@ def join(world: World, collectives: str, device: torch.device, timeout: float | 
     _roll_call(store, world, deadline, limit)
     try:
         dist.init_process_group(
-            collectives,
+            backends_of(collectives, device),
             store=PrefixStore("group", store),
             rank=world.rank,
             world_size=world.size,
@@ -42,9 +43,7 @@ def join(world: World, collectives: str, device: torch.device, timeout: float | 
         )
         seen = torch.zeros(world.size, device=device)
         seen[world.rank] = 1
-        proof = dist.all_reduce(seen, async_op=True)
-        assert proof is not None
-        proof.wait(timedelta(seconds=max(deadline - time.monotonic(), 5)))
+        met = _meet(seen, max(deadline - time.monotonic(), 5))
     except (RuntimeError, dist.DistError) as error:
         raise WorldError(
             f"rank {world.rank} of {world.size}: the ranks found each other but could not exchange data",
@@ -52,9 +51,46 @@ def join(world: World, collectives: str, device: torch.device, timeout: float | 
             why=str(error).splitlines()[0],
             hint="check that no firewall stands between them; GLOO_SOCKET_IFNAME names the network interface",
         ) from None
-    if seen.tolist() != [1.0] * world.size:
-        raise WorldError(f"the first collective of {world.size} ranks gave {seen.tolist()}", where=_where(world))
+    if met is None:
+        raise WorldError(
+            f"rank {world.rank} of {world.size}: the ranks found each other, and their first collective does not end",
+            where=_where(world),
+            why=f"{collectives} has not come back within {limit:g} s",
+            hint="NCCL_DEBUG=INFO tells what it waits for; NCCL_SOCKET_IFNAME (GLOO_…) names the network interface",
+        )
+    if met != [1.0] * world.size:
+        raise WorldError(f"the first collective of {world.size} ranks gave {met}", where=_where(world))
     return store
+
+
+def backends_of(collectives: str, device: torch.device) -> str:
+    """What init_process_group is given: the device's own collectives, and gloo for the host's memory (+offload)."""
+    return collectives if device.type == "cpu" else f"cpu:gloo,{device.type}:{collectives}"
+
+
+def _meet(seen: torch.Tensor, limit: float) -> list[float] | None:
+    """The sum of all ranks' tensors; None after `limit` seconds. Raises what the collective raises.
+
+    On a thread: NCCL makes its connections within the call, and heeds no limit there.
+    """
+    answer: list[list[float] | RuntimeError] = []
+
+    def add() -> None:
+        try:
+            if seen.device.type != "cpu":  # a thread begins on device 0
+                torch.get_device_module(seen.device).set_device(seen.device)
+            dist.all_reduce(seen)
+            answer.append(seen.tolist())
+        except RuntimeError as error:  # torch's DistError is one
+            answer.append(error)
+
+    thread = threading.Thread(target=add, daemon=True, name="first collective")
+    thread.start()
+    thread.join(limit)
+    met = answer[0] if answer else None
+    if isinstance(met, RuntimeError):
+        raise met
+    return met
 
 
 def _where(world: World) -> str:
