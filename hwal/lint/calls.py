@@ -12,6 +12,7 @@ from hwal.lint.frame import Frame, element
 from hwal.lint.source import Class, Function
 from hwal.lint.values import (
     ARGUMENT,
+    ARRAY,
     LAYER,
     NOTHING,
     NUMPY,
@@ -45,6 +46,21 @@ ITERATING = {
     "iter": "list",
     "sorted": "list",
 }
+
+KERAS_LIST_TAKERS = frozenset({"stack", "hstack", "vstack", "dstack"})
+
+
+def _one(value: Value) -> bool:
+    """Whether a value is one tensor for certain, and no list of them."""
+    return value.what == "single" or value.shape is not None
+
+
+def _turning(value: Value) -> Value:
+    """What a variable of tf.while_loop is inside it."""
+    if value.kind == TENSOR:
+        return value._replace(data=True, loop=True, known=False, const=None)
+    number = value.known and isinstance(value.const, int | float)
+    return Value(TENSOR, data=True, loop=True, what=ARGUMENT) if number or value.kind != ARRAY else value
 
 
 class Calls(Frame):
@@ -113,7 +129,7 @@ class Calls(Frame):
             short = name[len("tensorflow.") :]
             if short in BODY_TAKERS:
                 return self._body_taker(short, args, kwargs)
-            if short in LIST_TAKERS and args and args[0].is_tensor and (args[0].what == "single" or args[0].shape is not None):
+            if short in LIST_TAKERS and args and args[0].is_tensor and _one(args[0]):
                 self.iteration(node, "list", args[0])
             if short in ("py_function", "numpy_function", "compat.v1.py_func"):
                 return Value(TENSOR, data=True)
@@ -123,6 +139,8 @@ class Calls(Frame):
                 short = name[len("keras.ops.") :]
                 if short in ("cond", "while_loop", "fori_loop", "scan", "map", "vectorized_map", "switch"):
                     return self._body_taker(short, args, kwargs)
+                if short in KERAS_LIST_TAKERS and args and args[0].is_tensor and _one(args[0]):
+                    self.iteration(node, "list", args[0])
                 return semantics.keras_ops_call(short, args, kwargs)
             if name.startswith("keras.backend."):
                 if name.rpartition(".")[2] in PLAIN_BACKEND:
@@ -204,13 +222,14 @@ class Calls(Frame):
             self.loops.append("tensor")
         else:
             self.branches += 1
+        carried = kwargs.get("loop_vars", args[2] if len(args) > 2 else NOTHING).items if short == "while_loop" else None
         for value in [*args, *kwargs.values()]:
             for item in value.items or (value,):
                 if item.what == "function" and isinstance(item.const, Function):
-                    count = len(item.const.parameters)
-                    inner = self.call_function(
-                        item.const, [Value(TENSOR, data=True, loop=looping, what=ARGUMENT)] * count, {}, item.const.node
-                    )
+                    given = [Value(TENSOR, data=True, loop=looping, what=ARGUMENT)] * len(item.const.parameters)
+                    if carried is not None and len(carried) == len(given):
+                        given = [_turning(one) for one in carried]
+                    inner = self.call_function(item.const, given, {}, item.const.node)
                     result = inner if result is NOTHING else join(result, inner)
         if looping:
             self.loops.pop()

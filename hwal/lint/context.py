@@ -22,7 +22,8 @@ Site = tuple[ast.Call, Source]
 
 class Context(NamedTuple):
     """How a root is traced. `autograph`: Python's `if` and loops over tensors are converted. `compiled`: XLA compiles it (not
-    so with `jit_compile=False`). `gradient`: something differentiates it from outside. `keras`: Keras calls it."""
+    so with `jit_compile=False`). `jit`: its own text says so. `gradient`: something differentiates it from outside. `keras`:
+    Keras calls it."""
 
     autograph: bool
     compiled: bool = True
@@ -30,6 +31,7 @@ class Context(NamedTuple):
     keras: bool = False
     assumed: bool = False
     why: str = ""
+    jit: bool = False
 
 
 MODEL_METHODS = ("call", "train_step", "test_step", "predict_step", "compute_loss", "compute_metrics")
@@ -105,6 +107,9 @@ class Contexts:
                     context = self._root(function)
                     if context:
                         self.roots[function] = context
+        for function, context in self.roots.items():
+            if context.why == "tf.function" and not context.jit and self._hands_on(function):
+                self.roots[function] = context._replace(compiled=False)
         for source in project.sources:
             if source.uses("tensorflow"):
                 self._assume(source)
@@ -203,6 +208,11 @@ class Contexts:
                     gradient and function.name not in ("test_step", "predict_step", "train_step"), f"{kind}.{function.name}"
                 )
         return None
+
+    def _hands_on(self, function: Function) -> bool:
+        """Whether a tf.function that asks for no XLA itself calls one that does: it is the host's part of a program."""
+        targets = (self._project.called(call.func, function, function.module) for call in function.calls)
+        return any(isinstance(t, Function) and t is not function and t in self.roots and self.roots[t].jit for t in targets)
 
     def _assume(self, source: Source) -> None:
         """Adds the functions that nobody here calls and that compute with tensors."""
@@ -307,7 +317,8 @@ def _keyword(node: ast.expr, name: str, default: bool) -> bool:
 
 
 def _of_function(node: ast.expr) -> Context:
-    return Context(_keyword(node, "autograph", True), _keyword(node, "jit_compile", True), why="tf.function")
+    jit = _keyword(node, "jit_compile", False) or _keyword(node, "experimental_compile", False)
+    return Context(_keyword(node, "autograph", True), _keyword(node, "jit_compile", True), why="tf.function", jit=jit)
 
 
 def _functions_in(node: ast.expr) -> Iterator[ast.expr]:

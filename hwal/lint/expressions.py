@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
+from hwal.lint import shapes
 from hwal.lint.calls import Calls
 from hwal.lint.events import Combined, Subscript
 from hwal.lint.frame import element
@@ -111,7 +112,7 @@ class Expressions(Calls):
         if left.is_tensor or right.is_tensor:
             tensor = left if left.is_tensor else right
             dtype = left.dtype or right.dtype
-            shape = left.shape if left.shape == right.shape or not right.is_tensor else None
+            shape = shapes.broadcast(shapes.of(left), shapes.of(right))
             kind = tensor.kind if left.kind == right.kind else TENSOR
             return tensor_like([left, right], shape, dtype)._replace(kind=kind, what="single")
         if left.kind == PYTHON and right.kind == PYTHON:
@@ -162,7 +163,8 @@ class Expressions(Calls):
                 else tensor_like(values)
             )
         if any(v.kind == TENSOR for v in values):
-            result = tensor_like(values, dtype="bool")._replace(what="single")
+            shape = shapes.broadcast(shapes.of(values[0]), shapes.of(values[1])) if len(values) == 2 else None
+            result = tensor_like(values, shape, "bool")._replace(what="single")
             if len(values) > 2:
                 self.test(node, "compare", result)
             return result

@@ -130,6 +130,14 @@ SIZES: Mapping[str, tuple[tuple[int, tuple[str, ...]], ...]] = {
     "keras.ops.broadcast_to": ((1, ("shape",)),),
     "keras.ops.one_hot": ((1, ("num_classes",)),),
     "keras.ops.linspace": ((2, ("num",)),),
+    "keras.ops.empty": ((0, ("shape",)),),
+    "keras.ops.identity": ((0, ("n",)),),
+    "keras.ops.eye": ((0, ("N",)), (1, ("M",))),
+    "keras.ops.tri": ((0, ("N",)), (1, ("M",))),
+    "keras.ops.multi_hot": ((1, ("num_classes",)),),
+    **{f"keras.ops.{name}": ((0, ("x",)),) for name in ("bartlett", "blackman", "hamming", "hanning", "kaiser")},
+    **{f"keras.ops.{name}": ((1, ("indices_or_sections",)),) for name in ("split", "hsplit", "vsplit")},
+    **{f"keras.random.{name}": ((0, ("shape",)),) for name in ("normal", "uniform", "truncated_normal", "randint")},
 }
 """Function -> the arguments that must be known while XLA compiles, each as its position and keywords. Measured by lowering each
 from tensor specs, without values, with TensorFlow 2.21."""
@@ -188,6 +196,7 @@ KERAS = {
     "keras.ops.slogdet": "LogMatrixDeterminant",
     "keras.ops.lu_factor": "Lu",
     "keras.ops.eig": "Eig",
+    "keras.ops.i0": "BesselI0",
     "keras.ops.ctc_decode": "CTCGreedyDecoder",
     "keras.ops.image.affine_transform": "ImageProjectiveTransformV3",
     "keras.ops.image.perspective_transform": "ImageProjectiveTransformV3",
@@ -196,5 +205,8 @@ KERAS = {
     "keras.random.binomial": "StatelessRandomBinomial",
 }
 """Functions of Keras, and the operator without a kernel that each runs on TensorFlow (Keras 3.15)."""
+
+KERAS_EAGER = frozenset({"keras.ops.isin", "keras.ops.kron", "keras.ops.corrcoef"})
+"""Functions of Keras that ask a tensor for its value where TensorFlow is the backend, so that they cannot be traced (3.15)."""
 
 HARMLESS = frozenset({"Placeholder", "PlaceholderWithDefault", "Assert", "MutexLock", "NoOp"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 
@@ -12,7 +13,9 @@ from hwal.lint.source import Function, Source
 from hwal.lint.steps import Steps
 
 TPU = ("tensorflow.distribute.TPUStrategy", "tensorflow.distribute.experimental.TPUStrategy")
-JIT = ("tensorflow.function",)
+XLA = re.compile(r"xla|tpu", re.IGNORECASE)
+HARDWARE = re.compile(r"xla|tpu|cuda|npu|mps|hpu|sagemaker|_available|device_type|device\.type", re.IGNORECASE)
+"""What a condition says that asks which hardware there is, and whether it is XLA's."""
 
 
 class File:
@@ -77,6 +80,27 @@ class File:
             if isinstance(current, kinds):
                 yield current
             current = parents.get(current)
+
+    def elsewhere(self, node: ast.AST) -> bool:
+        """Whether an `if` around a node, or the node's own, sends other hardware than XLA's there."""
+        child: ast.AST | None = None
+        current: ast.AST | None = node
+        while current is not None:
+            if isinstance(current, ast.If | ast.IfExp) and HARDWARE.search(text := ast.unparse(current.test)):
+                xla = XLA.search(text) is not None and "not " not in text
+                below = current.orelse if isinstance(current.orelse, list) else [current.orelse]
+                if xla == (child in below):
+                    return True
+            child, current = current, self.source.parents.get(current)
+        return False
+
+    def step_nodes(self, *kinds: type[ast.AST]) -> Iterator[tuple[ast.AST, Function | None]]:
+        """The nodes of these kinds in code that runs once for each training step, with the function each stands in; none in a
+        file that is no script for torch_xla, nor where only other hardware comes."""
+        if self.torch_xla:
+            for node, function in self.steps.nodes():
+                if isinstance(node, kinds) and not self.elsewhere(node):
+                    yield node, function
 
 
 def keyword(call: ast.Call, *names: str) -> ast.expr | None:

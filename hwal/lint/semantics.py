@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from hwal.lint import shapes
 from hwal.lint.values import (
     ARRAY,
     LAYER,
@@ -83,15 +84,52 @@ SINGLE = frozenset(
 """Functions that return one tensor, so that unpacking their result is an iteration over it."""
 
 
+OPAQUE = frozenset(
+    {
+        "cumsum", "math.cumprod", "math.cumulative_logsumexp", "matmul", "einsum", "tensordot", "linalg.qr", "linalg.svd",
+        "linalg.cholesky", "linalg.eigh", "linalg.logdet", "linalg.inv", "linalg.solve", "linalg.matvec", "linalg.trace",
+        "scatter_nd", "tensor_scatter_nd_update", "tensor_scatter_nd_add", "math.unsorted_segment_sum",
+        "math.unsorted_segment_max", "math.unsorted_segment_mean", "nn.conv1d", "nn.conv2d", "nn.convolution", "boolean_mask",
+}
+)  # fmt: skip
+"""Functions whose result not even XLA:CPU, which knows its arguments, can work out while it compiles; random ones besides."""
+
+
 def tensorflow_call(short: str, args: list[Value], kwargs: Mapping[str, Value]) -> Value:
     """The value of a call of `tensorflow.<short>`."""
+    made = _made(short, args, kwargs)
+    if made is not None:
+        return made
+    values = [*args, *kwargs.values()]
+    result = tensor_like(values)
+    if short in OPAQUE or short.startswith("random."):
+        result = result._replace(data=result.data or short.startswith("random."))
+        result = result._replace(loop=result.loop or result.data)
+    if short in ("nn.ctc_greedy_decoder", "nn.ctc_beam_search_decoder"):
+        return Value(PYTHON, items=(result._replace(kind=PYTHON, what=TENSORS), result))
+    if short in LISTS:
+        unknown = short in BOUNDED
+        return result._replace(kind=PYTHON, what=TENSORS, bounded=result.bounded or unknown, data=result.data or unknown)
+    result = result._replace(shape=shapes.of_call(short, args, kwargs), what="single" if short in SINGLE else None)
+    if short in BOUNDED or (short == "where" and len(values) == 1):
+        return result._replace(bounded=True, data=True, dtype=args[0].dtype if args and short == "boolean_mask" else None)
+    if short.startswith(REDUCTIONS) and len(args) < 2 and "axis" not in kwargs:
+        result = result._replace(bounded=False)
+    if short == "cast" and args and args[0].known:
+        result = result._replace(known=True, const=args[0].const)
+    return result._replace(dtype=_result_dtype(short, args, kwargs))
+
+
+def _made(short: str, args: list[Value], kwargs: Mapping[str, Value]) -> Value | None:
+    """The value of a call that makes something else than a tensor out of tensors; None for any other."""
     last = short.rpartition(".")[2]
     if short == "constant" or short == "convert_to_tensor":
         source = args[0] if args else kwargs.get("value", PLAIN)
         dtype = _dtype(args[1] if len(args) > 1 else kwargs.get("dtype"))
         if source.kind in (UNKNOWN, NUMPY) and not source.data:
             return Value(TENSOR, dtype=dtype, what="single")
-        result = tensor_like([source], source.shape, dtype or source.dtype)
+        shape = source.shape if source.is_tensor else shapes.of_literal(source) if short == "constant" and not kwargs else None
+        result = tensor_like([source], shape, dtype or source.dtype)
         return result._replace(what="single", known=source.known, const=source.const)
     if short == "Variable":
         return Value(TENSOR, data=True, what="variable", dtype=_dtype(kwargs.get("dtype")))
@@ -99,13 +137,7 @@ def tensorflow_call(short: str, args: list[Value], kwargs: Mapping[str, Value]) 
         return tensor_like(args)._replace(kind=RAGGED, data=True)
     if short in ("SparseTensor", "sparse.SparseTensor", "IndexedSlices"):
         return tensor_like([*args, *kwargs.values()])._replace(kind=SPARSE)
-    if short.startswith("sparse.") and last not in (
-        "to_dense",
-        "sparse_dense_matmul",
-        "reduce_sum",
-        "reduce_max",
-        "map_values",
-    ):
+    if short.startswith("sparse.") and last not in DENSE:
         return tensor_like([*args, *kwargs.values()])._replace(kind=SPARSE, bounded=short in BOUNDED)
     if short.startswith("sets."):
         return tensor_like(args)._replace(kind=SPARSE)
@@ -118,44 +150,35 @@ def tensorflow_call(short: str, args: list[Value], kwargs: Mapping[str, Value]) 
         return PLAIN._replace(what=f"tensorflow.{short}")
     if short in SHAPES:
         # a shape is a constant to XLA, even that of a tensor whose length is bounded
-        return Value(TENSOR, dtype="int32", what="single")
-    values = [*args, *kwargs.values()]
-    result = tensor_like(values)
-    if short in ("nn.ctc_greedy_decoder", "nn.ctc_beam_search_decoder"):
-        return Value(PYTHON, items=(result._replace(kind=PYTHON, what=TENSORS), result))
-    if short in LISTS:
-        unknown = short in BOUNDED
-        return result._replace(kind=PYTHON, what=TENSORS, bounded=result.bounded or unknown, data=result.data or unknown)
-    if short.startswith("random."):
-        result = result._replace(data=True)
-    if short in BOUNDED or (short == "where" and len(args) + len(kwargs) == 1):
-        return result._replace(bounded=True, data=True, what="single" if short in SINGLE else None)
-    if short.startswith(REDUCTIONS) and len(args) < 2 and "axis" not in kwargs:
-        result = result._replace(bounded=False)
-    if short == "cast" or short in ("zeros", "ones", "fill", "range", "one_hot", "saturate_cast"):
+        return Value(TENSOR, dtype="int32", what="single", shape=shapes.of_call(short, args, kwargs))
+    return None
+
+
+DENSE = ("to_dense", "sparse_dense_matmul", "reduce_sum", "reduce_max", "map_values")
+"""Functions of tf.sparse whose result is no sparse tensor."""
+
+
+def _result_dtype(short: str, args: list[Value], kwargs: Mapping[str, Value]) -> str | None:
+    """The dtype of what a function returns, None where it is not known."""
+    first = args[0] if args else PLAIN
+    if short in ("cast", "zeros", "ones", "fill", "range", "one_hot", "saturate_cast"):
         position = {"cast": 1, "saturate_cast": 1, "zeros": 1, "ones": 1}.get(short, 99)
-        given = args[position] if position < len(args) else kwargs.get("dtype")
-        first = args[0] if args else PLAIN
-        default = None if short in ("cast", "range", "fill") else "float32"
+        given = _dtype(args[position] if position < len(args) else kwargs.get("dtype"))
+        if given or short in ("cast", "fill", "saturate_cast"):
+            return given
         if short == "range":
-            default = next((v.dtype for v in args if v.dtype), "int32" if all(_whole(v) for v in args) else None)
-        shape = first.shape if short == "cast" else _literal_shape(first) if short in ("zeros", "ones", "fill") else None
-        result = result._replace(dtype=_dtype(given) or default, shape=shape)
-        if short == "cast" and first.known:
-            result = result._replace(known=True, const=first.const)
-    elif short in BOOLEAN:
-        result = result._replace(dtype="bool")
-    elif short == "complex" or short.startswith(("signal.fft", "signal.ifft", "signal.rfft", "signal.stft")):
-        result = result._replace(dtype="complex64")
-    elif short in ("abs", "math.real", "math.imag", "math.angle", "signal.irfft"):
-        result = result._replace(
-            dtype=None if (values and (values[0].dtype or "").startswith("complex")) else values[0].dtype if values else None
-        )
-    elif short in ("argmax", "argmin"):
-        result = result._replace(dtype="int64")
-    elif values and len(values) <= 2:
-        result = result._replace(dtype=values[0].dtype)
-    return result._replace(what="single") if short in SINGLE else result
+            return next((v.dtype for v in args if v.dtype), "int32" if all(_whole(v) for v in args) else None)
+        return "float32"
+    if short in BOOLEAN:
+        return "bool"
+    if short == "complex" or short.startswith(("signal.fft", "signal.ifft", "signal.rfft", "signal.stft")):
+        return "complex64"
+    if short in ("abs", "math.real", "math.imag", "math.angle", "signal.irfft") and (first.dtype or "").startswith("complex"):
+        return None
+    if short in ("argmax", "argmin"):
+        return _dtype(kwargs["output_type"]) if "output_type" in kwargs else "int64"
+    values = [*args, *kwargs.values()]
+    return values[0].dtype if values and len(values) <= 2 else None
 
 
 def keras_ops_call(short: str, args: list[Value], kwargs: Mapping[str, Value]) -> Value:
@@ -271,9 +294,3 @@ def _dtype(value: Value | None) -> str | None:
 
 def _whole(value: Value) -> bool:
     return value.known and isinstance(value.const, int)
-
-
-def _literal_shape(value: Value) -> tuple[int | None, ...] | None:
-    if value.items is not None:
-        return tuple(item.const if item.known and isinstance(item.const, int) else None for item in value.items)
-    return (value.const,) if _whole(value) else None

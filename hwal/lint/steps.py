@@ -133,7 +133,9 @@ class Steps:
                         target = target.elts[-1]
                     names |= _bound(target)
                 elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "backward":
-                    names |= _bound(node.args[0] if node.args else node.func.value)  # rt.backward(loss), loss.backward()
+                    loss = node.args[0] if node.args else node.func.value  # rt.backward(loss), loss.backward()
+                    if isinstance(loss, ast.Name):
+                        names.add(loss.id)
 
     def _counted(self, node: ast.For) -> bool:
         call = node.iter

@@ -27,7 +27,8 @@ Shape = tuple[int | None, ...]
 
 class Value(NamedTuple):
     """`data`: depends on numbers that only a run knows. `bounded`: its shape does, within a bound that XLA knows. `loop`: it
-    changes in a loop that XLA compiles, so that it is no constant on any device. `sure`: it is a tensor for certain.
+    changes in a loop that XLA compiles, or comes from an operator that XLA cannot work out while it compiles, so that it is no
+    constant on any device. `sure`: it is a tensor for certain.
     `const`: the Python value itself, where `known`. `items`: of a tuple or list. `shape`: None where nothing is known."""
 
     kind: str = UNKNOWN

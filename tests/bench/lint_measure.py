@@ -167,20 +167,17 @@ def call(program: Program, names: dict[str, Any]) -> dict[str, Any]:
     tpu = cpu
     if cpu != "silent_wrong":
         try:
-            lowered(target, compiled, specs, named)
+            lowered(target, specs, named)
             tpu = "ok"
         except Exception as error:
             tpu, why = "value_baked" if cpu == "ok" else cpu, said(error)
     return {"tpu": tpu, "cpu": cpu, "why": why}
 
 
-def lowered(target: Any, compiled: Any, specs: list[Any], named: dict[str, Any]) -> None:
+def lowered(target: Any, specs: list[Any], named: dict[str, Any]) -> None:
     """Lowers from specs. The lowering takes a flat list of tensors: structures are packed, and Python arguments bound."""
     import tensorflow as tf
 
-    if all(isinstance(one, tf.TypeSpec) for one in [*specs, *named.values()]):
-        compiled.experimental_get_compiler_ir(*specs, **named)(stage="hlo")
-        return
     leaves = tf.nest.flatten((specs, named))
     places = [index for index, leaf in enumerate(leaves) if isinstance(leaf, tf.TypeSpec)]
 
@@ -206,7 +203,7 @@ def same(a: Any, b: Any) -> bool:
                 return False
             continue
         x, y = np.asarray(x), np.asarray(y)
-        if x.shape != y.shape or not (x.dtype == y.dtype and np.allclose(x, y, rtol=1e-3, atol=1e-4, equal_nan=True)):
+        if x.shape != y.shape or not (x.dtype.kind == y.dtype.kind and np.allclose(x, y, rtol=1e-3, atol=1e-4, equal_nan=True)):
             return False
     return True
 

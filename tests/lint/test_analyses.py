@@ -322,3 +322,26 @@ def test_a_lambda_and_an_inner_function_are_functions() -> None:
     assert [function.name for function in source.functions] == ["f", "g", "<lambda>"]
     f: Function = source.top["f"]
     assert set(f.inner) == {"g"} and source.functions[2].outer is f
+
+
+@pytest.mark.parametrize(
+    ("body", "shape"),
+    [
+        ("return tf.square(x) + 1.0", (4, 3)),
+        ("return tf.reduce_sum(x)", ()),
+        ("return tf.reduce_mean(x, axis=-1)", (4,)),
+        ("return tf.reduce_max(x, [0, 1], keepdims=True)", (1, 1)),
+        ("return x / tf.reduce_sum(x, 1, keepdims=True)", (4, 3)),
+        ("return tf.norm(x) > 1.0", ()),
+        ("return tf.matmul(x, tf.ones([3, 2]))", (4, 2)),
+        ("return tf.reshape(x, [2, -1])", (2, None)),
+        ("return tf.boolean_mask(x, tf.constant([True, False, True, True]))", (None, 3)),
+        ("return tf.constant([[1, 2, 3]])", (1, 3)),
+        ("return tf.maximum(x, tf.zeros([2, 1, 3]))", (2, 4, 3)),
+        ("return tf.reduce_sum(x, axis=n)", None),
+        ("return tf.einsum('ij->ji', x)", None),
+    ],
+)
+def test_shapes(body: str, shape: tuple[int | None, ...] | None) -> None:
+    text = TF + f"@tf.function\ndef f(x, n):\n    {body}\n\nf(tf.ones([4, 3]), tf.constant(1))\n"
+    assert traces(text)["f"][0].returns[0][1].shape == shape

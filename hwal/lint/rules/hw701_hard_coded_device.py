@@ -26,7 +26,6 @@ Fix safety: unsafe: it is another device.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 
 from hwal.lint.diagnostic import Finding, Rule
@@ -38,13 +37,12 @@ def _check(file: File) -> Iterator[Finding]:
     if not file.portable_torch or file.source.uses("torch_xla"):
         return
     for node, fix in hard_coded(file):
-        if not any("is_available" in ast.unparse(outer.test) for outer in file.enclosing(node, ast.If, ast.IfExp)):  # type: ignore[attr-defined]
-            yield Finding(
-                node,
-                "a device written into the script: it runs on NVIDIA's hardware only",
-                "hwal's rt.device, or torch.accelerator.current_accelerator()",
-                fix=fix,
-            )
+        yield Finding(
+            node,
+            "a device written into the script: it runs on NVIDIA's hardware only",
+            "hwal's rt.device, or torch.accelerator.current_accelerator()",
+            fix=fix,
+        )
 
 
 RULE = Rule("HW701", "hard-coded-device", "warning", _check, __doc__, scope="module")

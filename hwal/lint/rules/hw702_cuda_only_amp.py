@@ -35,6 +35,8 @@ def _check(file: File) -> Iterator[Finding]:
     if not file.portable_torch:
         return
     for name, call, _ in file.named_calls:
+        if file.elsewhere(call):
+            continue
         first = call.args[0] if call.args else keyword(call, "device_type") or keyword(call, "device")
         cuda = isinstance(first, ast.Constant) and first.value == "cuda"
         if (

@@ -39,10 +39,8 @@ from hwal.lint.file import File
 
 
 def _check(file: File) -> Iterator[Finding]:
-    if not file.torch_xla:
-        return
     steps = file.steps
-    for node, function in steps.nodes():
+    for node, function in file.step_nodes(ast.Call):
         if not isinstance(node, ast.Call) or _seldom(file, node):
             continue
         func = node.func

@@ -40,11 +40,8 @@ from hwal.lint.file import File
 
 
 def _check(file: File) -> Iterator[Finding]:
-    if not file.torch_xla:
-        return
-    steps = file.steps
-    for node, function in steps.nodes():
-        if isinstance(node, ast.If | ast.While | ast.IfExp) and steps.is_tensor(node.test, function):
+    for node, function in file.step_nodes(ast.If, ast.While, ast.IfExp):
+        if isinstance(node, ast.If | ast.While | ast.IfExp) and file.steps.is_tensor(node.test, function):
             yield Finding(
                 node,
                 "a branch on a tensor's value: the graph is cut, run and waited for",

@@ -40,54 +40,60 @@ from collections.abc import Iterator
 from hwal.lint import edits
 from hwal.lint.diagnostic import Finding, Fix, Rule
 from hwal.lint.file import File, keyword
+from hwal.lint.source import Function
 
 
 def _check(file: File) -> Iterator[Finding]:
-    if not file.torch_xla:
-        return
-    steps = file.steps
-    for node, function in steps.nodes():
+    for node, function in file.step_nodes(ast.Call, ast.Subscript):
         if isinstance(node, ast.Call):
-            name = file.source.names.resolve(node.func) or ""
-            method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-            last = name.rpartition(".")[2] if name.startswith("torch.") else method
-            known = name.startswith("torch.") or (
-                isinstance(node.func, ast.Attribute) and steps.is_tensor(node.func.value, function)
-            )
-            if known and (last in DYNAMIC or (last == "where" and len(node.args) == 1)):
-                yield Finding(
-                    node,
-                    f"{last}: the size of its result is data, so that each size compiles again",
-                    "torch.where(mask, a, b), or a mask that is carried along",
-                )
-            elif (
-                known
-                and last == "repeat_interleave"
-                and not isinstance(node.args[-1], ast.Constant)
-                and steps.is_tensor(node.args[-1], function)
-                and keyword(node, "output_size") is None
-            ):
-                yield Finding(
-                    node, "repeat_interleave by a tensor: the size of its result is data", "a Python number, or output_size=…"
-                )
-        elif (
-            isinstance(node, ast.Subscript)
-            and steps.is_tensor(node.value, function)
-            and _mask(node.slice)
-            and steps.is_tensor(node.slice, function)
-        ):
-            parent = file.source.parents.get(node)
-            fix = None
-            if isinstance(parent, ast.Assign) and parent.targets == [node] and isinstance(parent.value, ast.Constant):
-                x, mask = edits.text(file.source, node.value), edits.text(file.source, node.slice)
-                new = f"{x} = {x}.masked_fill({mask}, {edits.text(file.source, parent.value)})"
-                fix = Fix("unsafe", "not in place", (edits.replace(file.source, parent, new),))
-            yield Finding(
-                node,
-                "x[mask]: how many elements it has is data, so that each number compiles again",
-                "torch.where(mask, a, b), or x.masked_fill(mask, value)",
-                fix=fix,
-            )
+            yield from _called(file, node, function)
+        elif isinstance(node, ast.Subscript):
+            yield from _masked(file, node, function)
+
+
+def _called(file: File, node: ast.Call, function: Function | None) -> Iterator[Finding]:
+    """`t.nonzero()`, `torch.unique(t)`, `torch.where(m)`, `t.repeat_interleave(n)`."""
+    tensor = file.steps.is_tensor
+    name = file.source.names.resolve(node.func) or ""
+    method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+    last = name.rpartition(".")[2] if name.startswith("torch.") else method
+    known = name.startswith("torch.") or (isinstance(node.func, ast.Attribute) and tensor(node.func.value, function))
+    if known and (last in DYNAMIC or (last == "where" and len(node.args) == 1)):
+        yield Finding(
+            node,
+            f"{last}: the size of its result is data, so that each size compiles again",
+            "torch.where(mask, a, b), or a mask that is carried along",
+        )
+    elif (
+        known
+        and last == "repeat_interleave"
+        and node.args
+        and not isinstance(node.args[-1], ast.Constant)
+        and tensor(node.args[-1], function)
+        and keyword(node, "output_size") is None
+    ):
+        yield Finding(
+            node, "repeat_interleave by a tensor: the size of its result is data", "a Python number, or output_size=…"
+        )
+
+
+def _masked(file: File, node: ast.Subscript, function: Function | None) -> Iterator[Finding]:
+    """`x[mask]`, read and written; `x[mask] = number` has a fix."""
+    tensor = file.steps.is_tensor
+    if not (tensor(node.value, function) and _mask(node.slice) and tensor(node.slice, function)):
+        return
+    parent = file.source.parents.get(node)
+    fix = None
+    if isinstance(parent, ast.Assign) and parent.targets == [node] and isinstance(parent.value, ast.Constant):
+        x, mask = edits.text(file.source, node.value), edits.text(file.source, node.slice)
+        new = f"{x} = {x}.masked_fill({mask}, {edits.text(file.source, parent.value)})"
+        fix = Fix("unsafe", "not in place", (edits.replace(file.source, parent, new),))
+    yield Finding(
+        node,
+        "x[mask]: how many elements it has is data, so that each number compiles again",
+        "torch.where(mask, a, b), or x.masked_fill(mask, value)",
+        fix=fix,
+    )
 
 
 DYNAMIC = ("nonzero", "masked_select", "unique", "unique_consecutive", "bincount", "argwhere", "pack_padded_sequence")

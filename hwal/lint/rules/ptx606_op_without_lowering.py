@@ -31,9 +31,7 @@ from hwal.lint.file import File
 
 
 def _check(file: File) -> Iterator[Finding]:
-    if not file.torch_xla:
-        return
-    for node, _ in file.steps.nodes():
+    for node, _ in file.step_nodes(ast.Call):
         if isinstance(node, ast.Call) and (file.source.names.resolve(node.func) or "") in UNLOWERED:
             yield Finding(
                 node,

@@ -37,10 +37,8 @@ from hwal.lint.file import File
 
 
 def _check(file: File) -> Iterator[Finding]:
-    if not file.torch_xla:
-        return
     steps = file.steps
-    for node, function in steps.nodes():
+    for node, function in file.step_nodes(ast.BinOp):
         if isinstance(node, ast.BinOp) and (counters := steps.counters(node)):
             for number, other in ((node.left, node.right), (node.right, node.left)):
                 if steps.is_tensor(other, function) and not steps.is_tensor(number, function):

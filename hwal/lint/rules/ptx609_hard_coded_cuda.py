@@ -43,6 +43,8 @@ def hard_coded(file: File) -> Iterator[tuple[ast.AST, Fix | None]]:
     source = file.source
     known = "device" in source.globals or any(p.arg == "device" for f in source.functions for p in f.parameters)
     for call, _ in source.calls:
+        if file.elsewhere(call):
+            continue
         func = call.func
         if isinstance(func, ast.Attribute) and func.attr == "cuda" and not source.names.resolve(func):
             new = f"{edits.text(source, func.value)}.to(device)"

@@ -22,6 +22,7 @@ Good:
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from hwal.lint.diagnostic import Finding, Rule
@@ -32,14 +33,18 @@ def _check(file: File) -> Iterator[Finding]:
     if not file.source.uses("torch_xla"):
         return
     for name, call, _ in file.named_calls:
-        if name == "torch.save" and call.args:
+        if name == "torch.save" and call.args and not file.elsewhere(call):
             saved = ast.unparse(call.args[0])
-            if "state_dict" in saved and "cpu" not in saved:
+            if "state_dict" in saved and "cpu" not in saved and not HOST.search(saved):
                 yield Finding(
                     call,
                     "torch.save of tensors on an XLA device: the file remembers the device",
                     "xm.save, or move them with .cpu() first",
                 )
+
+
+HOST = re.compile(r"sched|loader|sampler")
+"""Things with a state_dict that holds no tensors of a device."""
 
 
 RULE = Rule("PTX610", "torch-save-of-xla-tensors", "warning", _check, __doc__, scope="module")

@@ -42,10 +42,8 @@ from hwal.lint.file import File
 
 
 def _check(file: File) -> Iterator[Finding]:
-    if not file.torch_xla:
-        return
     steps = file.steps
-    for node, function in steps.nodes():
+    for node, function in file.step_nodes(ast.Call, ast.AugAssign):
         if (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)

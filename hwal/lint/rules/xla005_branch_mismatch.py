@@ -32,6 +32,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from hwal.lint import shapes
 from hwal.lint.diagnostic import Finding, Rule
 from hwal.lint.events import Test, Trace
 from hwal.lint.values import Value
@@ -103,6 +104,12 @@ def _branches(trace: Trace, test: Test, node: ast.If) -> Iterator[Finding]:
                 yield Finding(
                     node, f"`{name}` is {x} in one branch of a tensor `if` and {y} in the other", "tf.cast one of them"
                 )
+            elif a is not None and b is not None and _shapes_differ(a, b) and _read_after(trace, node, name):
+                yield Finding(
+                    node,
+                    f"`{name}` has shape {_shape(a)} in one branch of a tensor `if` and {_shape(b)} in the other",
+                    "tf.broadcast_to or tf.reshape one of them: XLA wants one shape",
+                )
             elif (
                 a is not None
                 and b is not None
@@ -134,6 +141,12 @@ def _branches(trace: Trace, test: Test, node: ast.If) -> Iterator[Finding]:
                 )
             elif (x := dtype(a)) and (y := dtype(b)) and x != y:
                 yield Finding(node, f"one branch of a tensor `if` returns {x}, the other {y}", "tf.cast one of them")
+            elif _shapes_differ(a, b):
+                yield Finding(
+                    node,
+                    f"one branch of a tensor `if` returns the shape {_shape(a)}, the other {_shape(b)}",
+                    "tf.broadcast_to or tf.reshape one of them: XLA wants one shape",
+                )
 
 
 def leaving(body: list[ast.stmt]) -> bool:
@@ -149,6 +162,14 @@ def dtype(value: Value) -> str | None:
     if value.known and isinstance(value.const, int | float):
         return "float32" if isinstance(value.const, float) else "int32"
     return None
+
+
+def _shapes_differ(a: Value, b: Value) -> bool:
+    return (a.is_tensor or b.is_tensor) and shapes.differ(shapes.of(a), shapes.of(b))
+
+
+def _shape(value: Value) -> str:
+    return f"({', '.join('?' if n is None else str(n) for n in shapes.of(value) or ())})"
 
 
 def _float(value: Value) -> bool:

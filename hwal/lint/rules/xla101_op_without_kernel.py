@@ -26,7 +26,7 @@ from collections.abc import Iterator
 
 from hwal.lint.diagnostic import Finding, Rule
 from hwal.lint.events import Trace
-from hwal.lint.families import KERAS, REAL_ONLY, family, missing
+from hwal.lint.families import KERAS, KERAS_EAGER, REAL_ONLY, family, missing
 from hwal.lint.values import depends
 
 
@@ -56,6 +56,9 @@ def _check(trace: Trace) -> Iterator[Finding]:
                 f"XLA has no kernel for {KERAS[call.name]}, which {call.name} runs on TensorFlow",
                 "compute it on the host, before or after the compiled step",
             )
+        elif call.name in KERAS_EAGER and any(depends(value) for value in call.args):
+            why = f"{call.name} asks a tensor for its value on TensorFlow, which raises while it is traced"
+            yield Finding(call.node, why, "the same from comparisons, einsum or matmul")
         elif short in UNLESS:
             keyword, wanted, why, default = UNLESS[short]
             value = call.argument(99, keyword)

@@ -26,6 +26,7 @@ Fix safety: unsafe: the line that prints is taken away.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from hwal.lint import edits
@@ -37,6 +38,7 @@ from hwal.lint.families import family
 def _check(trace: Trace) -> Iterator[Finding]:
     if not trace.context.compiled:
         return
+    yield from _datasets(trace)
     for call in trace.calls:
         short = call.short
 
@@ -63,6 +65,31 @@ def _check(trace: Trace) -> Iterator[Finding]:
                 "return the value and write it outside the compiled function",
                 None if written else "info",
             )
+
+
+ITERATORS = re.compile(r"^(?:\w*_)?(?:iterator|iter|it|dataset|ds)$")
+"""Names of arguments that are iterators or datasets, where code takes a batch out of them."""
+
+
+def _datasets(trace: Trace) -> Iterator[Finding]:
+    """Batches that code with a `jit_compile=True` of its own takes out of an iterator or a dataset."""
+    if not trace.context.jit:
+        return
+    names = {name for name in trace.parameters if ITERATORS.match(name)}
+    taken: list[tuple[ast.AST, ast.expr]] = []
+    for loop in trace.loops:
+        if isinstance(loop.node, ast.For):
+            taken.append((loop.node, loop.node.iter))
+    for call in trace.calls:
+        func = call.node.func
+        if isinstance(func, ast.Name) and func.id == "next" and call.node.args:
+            taken.append((call.node, call.node.args[0]))
+        elif isinstance(func, ast.Attribute) and func.attr in ("get_next", "get_next_as_optional"):
+            taken.append((call.node, func.value))
+    for node, source in taken:
+        if isinstance(source, ast.Name) and source.id in names:
+            why = f"a batch of `{source.id}` comes from the host's input pipeline, which XLA does not compile"
+            yield Finding(node, why, "take the batch outside, and pass it")
 
 
 def _lone(trace: Trace, statement: ast.Expr) -> bool:

@@ -32,7 +32,8 @@ from collections.abc import Iterator
 
 from hwal.lint import edits
 from hwal.lint.diagnostic import Finding, Fix, Rule
-from hwal.lint.events import Call, Trace
+from hwal.lint.events import Call, Place, Trace
+from hwal.lint.shapes import BROADCASTING
 from hwal.lint.values import Value
 
 NAMES = (
@@ -75,19 +76,11 @@ def _check(trace: Trace) -> Iterator[Finding]:
                     "a slice up to a tensor's value: XLA pads it to the largest size",
                     "tf.slice with a constant size, or a mask",
                 )
-    for one in trace.combined:
-        for bounded, other in ((one.left, one.right), (one.right, one.left)):
-            if (
-                one.place.tape
-                and bounded.is_tensor
-                and bounded.bounded
-                and other.is_tensor
-                and not other.bounded
-                and other.data
-                and other.shape != ()
-            ) and not _reduced(other):
+    for node, left, right, place in [*trace.combined, *_functions(trace)]:
+        for bounded, other in ((left, right), (right, left)):
+            if place.tape and bounded.is_tensor and bounded.bounded and _fixed(other) and _meets(bounded, other):
                 yield Finding(
-                    one.node,
+                    node,
                     "a tensor whose length the data decides meets one of fixed size under a gradient: shapes do not fit",
                     HELP,
                     "error",
@@ -95,8 +88,25 @@ def _check(trace: Trace) -> Iterator[Finding]:
                 break
 
 
-def _reduced(value: Value) -> bool:
-    return value.shape is not None and len(value.shape) == 0
+def _functions(trace: Trace) -> Iterator[tuple[ast.expr, Value, Value, Place]]:
+    """`tf.subtract(a, b)` and its like, as operators."""
+    for call in trace.calls:
+        if call.short in BROADCASTING and len(call.args) > 1:
+            yield call.node, call.args[0], call.args[1], call.place
+
+
+def _fixed(value: Value) -> bool:
+    return value.is_tensor and not value.bounded and value.data
+
+
+def _meets(bounded: Value, other: Value) -> bool:
+    """Whether the dimension that the data decides, the first, stands against one of another that is no 1."""
+    if other.shape is None:
+        return True
+    if bounded.shape is not None:
+        place = len(other.shape) - len(bounded.shape)
+        return place >= 0 and other.shape[place] != 1
+    return not all(size == 1 for size in other.shape)
 
 
 def _mean(trace: Trace, call: Call) -> Fix | None:

@@ -42,7 +42,7 @@ def _check(trace: Trace) -> Iterator[Finding]:
         return
     iterated = {id(loop.node.iter) for loop in trace.loops if isinstance(loop.node, ast.For)}
     for call in trace.calls:
-        key = call.short or (call.name if call.name and call.name.startswith("keras.ops.") else "")
+        key = call.short or (call.name if call.name and call.name.startswith(("keras.ops.", "keras.random.")) else "")
         if key not in SIZES or id(call.node) in iterated:
             continue
         for position, keywords in SIZES[key]:

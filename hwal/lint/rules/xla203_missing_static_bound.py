@@ -27,12 +27,13 @@ from collections.abc import Iterator
 
 from hwal.lint.diagnostic import Finding, Rule, tpu_error
 from hwal.lint.events import Trace
-from hwal.lint.values import depends
+from hwal.lint.values import depends, in_loop
 
 BOUNDS = {
     "sequence_mask": (1, "maxlen", "maxlen=…"),
     "math.confusion_matrix": (2, "num_classes", "num_classes=…"),
     "math.bincount": (99, "-", "tf.math.unsorted_segment_sum(tf.ones_like(x), x, num_segments)"),
+    **{f"keras.ops.segment_{name}": (2, "num_segments", "num_segments=…") for name in ("max", "min", "prod")},
     "keras.ops.bincount": (99, "-", "keras.ops.segment_sum with num_segments"),
 }
 
@@ -46,10 +47,12 @@ def _check(trace: Trace) -> Iterator[Finding]:
             position, keyword, advice = row
             value = call.argument(position, keyword)
             if value is None or (value.known and value.const is None):
+                loop = any(in_loop(given) for given in call.args)
                 yield Finding(
                     call.node,
                     f"{call.method or call.short} is as large as the largest value in the data, which XLA does not know",
                     advice,
+                    "error" if loop else None,
                 )
 
 
