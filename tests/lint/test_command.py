@@ -213,7 +213,7 @@ def test_statistics_checklist_and_explain(lint: Lint, tmp_path: Path) -> None:
     assert "[ ] XLA102 host-op: 1" in said and "[x] XLA101 op-without-kernel" in said
     code, out, _ = lint("--explain", "xla202")
     assert code == 0 and "Bad:" in out
-    assert out.startswith("XLA202 shape-from-value (error on tpu, warning on gpu, warning on cpu; no fix)")
+    assert out.startswith("XLA202 shape-from-value (error on tpu, warning on gpu, warning on cpu; unsafe fix)")
     assert lint("--explain", "shape-from-value")[1] == out
     code, _, err = lint("--explain", "XLA20")
     assert code == 2 and "did you mean XLA20" in err

@@ -73,6 +73,25 @@ TENSORFLOW: list[tuple[str, str, str]] = [
         f"[f({X}, {X} + 0.5)]",
     ),
     (
+        "XLA202",
+        JIT + "def f(x, n):\n    return tf.reshape(x, [2, n, 2]) * 2.0\n",
+        f"[f({X}, tf.constant(2))]",
+    ),
+    (
+        "XLA207",
+        JIT + "def f(x):\n    with tf.GradientTape() as tape:\n        tape.watch(x)\n"
+        "        y = tf.while_loop(lambda i, v: i <= 4, lambda i, v: (i + 1, v * v), (0, x * 0.1))[1]\n"
+        "    return tape.gradient(y, x)\n",
+        f"[f({X})]",
+    ),
+    (
+        "XLA207",
+        JIT + "def f(x):\n    with tf.GradientTape() as tape:\n        tape.watch(x)\n        i = tf.constant(0)\n"
+        "        y = x\n        while i < 3 and tf.reduce_sum(y) < 9.0:\n            y = y * 1.5\n            i += 1\n"
+        "    return tape.gradient(y, x)\n",
+        f"[f({X}), f(-{X})]",
+    ),
+    (
         "XLA206",
         JIT + "def f(x):\n    rows = tf.TensorArray(tf.float32, size=0, dynamic_size=True)\n    for i in tf.range(3):\n"
         "        rows = rows.write(i, x * tf.cast(i, tf.float32))\n    return rows.stack()\n",

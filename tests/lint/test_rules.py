@@ -38,6 +38,19 @@ def test_the_docstring_says_what_and_why(rule: Rule) -> None:
         assert rule.section("Fix safety").startswith(rule.fix)
 
 
+PAGE = {
+    **dict.fromkeys(("XLA006", "XLA105", "TPU501"), "safe"),
+    **{f"XLA{number:03}": "unsafe" for number in (1, 3, 8, 102, 106, 107, 109, 201, 202, 206, 207, 208, 302, 405)},
+    **dict.fromkeys(("TPU504", "PTX603", "PTX607", "PTX609"), "unsafe"),
+}
+"""The fixes that specs/lint.md promises."""
+
+
+@pytest.mark.parametrize("code", PAGE)
+def test_every_fix_that_is_promised_is_there(code: str) -> None:
+    assert next(one.fix for one in rules() if one.code == code) == PAGE[code]
+
+
 FIXABLE = [pytest.param(rule, id=rule.code) for rule in rules() if rule.fix]
 
 

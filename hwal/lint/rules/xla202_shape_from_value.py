@@ -10,17 +10,18 @@ Bad:
     import tensorflow as tf
 
     @tf.function(jit_compile=True)
-    def f(x):
-        return tf.one_hot(x, tf.reduce_max(x) + 1)
+    def f(x, rows):
+        return tf.one_hot(tf.reshape(x, [rows, 4]), tf.reduce_max(x) + 1)
 
 Good:
     import tensorflow as tf
 
     @tf.function(jit_compile=True)
-    def f(x):
-        return tf.one_hot(x, 10)
+    def f(x, rows):
+        return tf.one_hot(tf.reshape(x, [-1, 4]), 10)
 
-Fix safety: none yet: only the writer knows the largest size.
+Fix safety: unsafe: `[n, 4]` of a reshape becomes `[-1, 4]`, which is the same where `n` is right, and may pass where it was
+    wrong. Of other sizes only the writer knows the largest.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from hwal.lint.diagnostic import Finding, Rule, tpu_error
+from hwal.lint import edits
+from hwal.lint.diagnostic import Finding, Fix, Rule, tpu_error
 from hwal.lint.events import Call, Trace
 from hwal.lint.families import SIZES
 from hwal.lint.file import is_constant, keyword
@@ -56,6 +58,7 @@ def _check(trace: Trace) -> Iterator[Finding]:
                 f"`{label}` of {key} depends on a tensor's value, and XLA must know it while it compiles",
                 HELP,
                 "error" if inside else None,
+                _fix(trace, call) if key.endswith("reshape") else None,
             )
             break
     for part in trace.subscripts:
@@ -70,6 +73,18 @@ def _check(trace: Trace) -> Iterator[Finding]:
             yield Finding(call.node, why, "a shape of its own for the variable, or assign outside compiled code", "error")
 
 
+def _fix(trace: Trace, call: Call) -> Fix | None:
+    """`tf.reshape(x, [n, 4])`: the one size that is data follows from the others."""
+    written, node = call.argument(1, "shape", "newshape"), call.argument_node(1, "shape", "newshape")
+    if written is None or written.items is None or not isinstance(node, ast.List | ast.Tuple):
+        return None
+    data = [index for index, item in enumerate(written.items) if depends(item)]
+    inferred = any(item.known and item.const == -1 for item in written.items)
+    if len(data) != 1 or inferred or len(node.elts) != len(written.items):
+        return None
+    return Fix("unsafe", "the size follows from the others", (edits.replace(trace.function.module, node.elts[data[0]], "-1"),))
+
+
 def _shapeless(trace: Trace, call: Call) -> bool:
     """Whether a global variable was made with `shape=tf.TensorShape([None])`, to be given values of any size."""
     owner = call.node.func.value if isinstance(call.node.func, ast.Attribute) else None
@@ -81,4 +96,4 @@ def _shapeless(trace: Trace, call: Call) -> bool:
 UNBOUND = ("dynamic_stitch",)
 
 
-RULE = Rule("XLA202", "shape-from-value", tpu_error(), _check, __doc__)
+RULE = Rule("XLA202", "shape-from-value", tpu_error(), _check, __doc__, fix="unsafe")
