@@ -192,6 +192,7 @@ def test_the_runtimes_methods_are_these() -> None:
         assert public(cls) - public(Runtime) == added
 
 
+@pytest.mark.slow  # torch and TensorFlow are imported
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_registry_rows_can_be_loaded_and_their_runtimes_too(name: str) -> None:
     backend = Registry(Host()).load(name)
