@@ -195,8 +195,8 @@ class Training:
         weights = None
         if class_weight is not None:
             weights = tf.constant([float(class_weight.get(number, 1.0)) for number in range(max(class_weight) + 1)])
-        self._holds = holds_back(model, rt.strategy)
-        one = _compiled(model, train_step(model, rt.strategy, rt.static_shapes, weights))
+        self._holds = holds_back(model, rt.strategy, rt.on_host)
+        one = _compiled(model, train_step(model, rt.strategy, rt.static_shapes, weights, self._holds))
         results = rt.strategy.experimental_local_results
 
         def step(iterator: Any) -> Any:

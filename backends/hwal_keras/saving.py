@@ -29,7 +29,7 @@ from hwal_keras.trouble import size_of
 if TYPE_CHECKING:
     from hwal_keras.runtime import SharedKerasRuntime
 
-Write = Callable[[Path | BytesIO], None]
+Write = Callable[[Any], object]  # writes a file, to a path or into a BytesIO
 
 STATE = "state.h5"
 SAME_MODEL = "resume with the model that was saved, or start anew without --resume"
@@ -109,18 +109,15 @@ def _image(write: Write) -> Write:
     """Writes a file into memory now, and returns what writes that to a path."""
     memory = BytesIO()
     write(memory)
-    return lambda path: _copy(memory, path)
-
-
-def _copy(memory: BytesIO, path: Path | BytesIO) -> None:
-    assert isinstance(path, Path)
-    path.write_bytes(memory.getbuffer())
+    return lambda path: path.write_bytes(memory.getbuffer())
 
 
 def _room(rt: SharedKerasRuntime) -> bool:
     """Whether the host has memory for a copy."""
-    trained = [variable for thing in (*rt.models, *rt.optimizers) for variable in thing.variables]
-    told = no_room(size_of(trained), Host())
+    models, optimizers = (
+        size_of([each for thing in things for each in thing.variables]) for things in (rt.models, rt.optimizers)
+    )
+    told = no_room(models + 2 * optimizers, Host())  # Keras writes a compiled model's optimizer beside its weights too
     if told is not None:
         rt.say_once(told)
     return told is None
@@ -175,17 +172,10 @@ def load(rt: SharedKerasRuntime, number: int, model: Any) -> None:
             raise CheckpointError(
                 f"the model is not the one that was saved: {what}", where=str(path), hint=SAME_MODEL
             ) from None
-        optimizer = getattr(model, "optimizer", None)
+        compiled = [getattr(known, "optimizer", None) for known in rt.models]
         for place, one in enumerate(rt.optimizers):
-            if one is optimizer or (optimizer is None and one.built):
+            if one is compiled[number] or (one.built and not any(one is known for known in compiled)):
                 _load_optimizer(one, place, folder)
-
-
-def load_optimizer(rt: SharedKerasRuntime, optimizer: Any) -> None:
-    """Loads the state of an optimizer that no model was compiled with."""
-    assert rt.found is not None
-    with rt.strategy.scope():
-        _load_optimizer(optimizer, next(n for n, one in enumerate(rt.optimizers) if one is optimizer), rt.found.folder)
 
 
 def _load_optimizer(optimizer: Any, place: int, folder: Path) -> None:

@@ -22,16 +22,18 @@ def trimmed(values: Any, rows: Any) -> Any:
     return tf.nest.map_structure(lambda value: value[:rows], values)
 
 
-def train_step(model: Any, strategy: Any, static: bool, weights: Any = None) -> Callable[[Any], tuple[Any, Any]]:
+def train_step(
+    model: Any, strategy: Any, static: bool, weights: Any = None, holds: bool = False
+) -> Callable[[Any], tuple[Any, Any]]:
     """A function of a replica's part that updates the model; it returns the global batch's loss and its rows.
 
-    `weights`: those of the classes, a vector; None without.
+    Args:
+        weights: those of the classes, a vector; None without. holds: as holds_back has it.
     """
     replicas = strategy.num_replicas_in_sync
     if type(model).train_step is not keras.Model.train_step:
         return _own_step(model, replicas, static)
     sums = _sums_rows(model) if replicas > 1 else False
-    holds = holds_back(model, strategy)
 
     def step(parts: Any) -> tuple[Any, Any]:
         rows, size, values = parts
@@ -61,10 +63,13 @@ def _applied(optimizer: Any, gradients: Any, variables: Any) -> Any:
     return tf.constant(0)
 
 
-def holds_back(model: Any, strategy: Any) -> bool:
-    """Whether a step leaves its update out where its loss is no number: on one replica, where that costs nothing. Over several
-    an update meets those of the other replicas, which no branch of a graph can."""
-    return strategy.num_replicas_in_sync == 1 and type(model).train_step is keras.Model.train_step
+def holds_back(model: Any, strategy: Any, on_host: bool) -> bool:
+    """Whether a step leaves its update out where its loss is no number: on one device, which is the host.
+
+    A GPU would wait for the host at the branch, a TPU keep the gradients in its memory meanwhile; and over several replicas an
+    update meets those of the others, which no branch of a graph can.
+    """
+    return on_host and strategy.num_replicas_in_sync == 1 and type(model).train_step is keras.Model.train_step
 
 
 def test_step(model: Any, strategy: Any, static: bool) -> Callable[[Any], None]:
