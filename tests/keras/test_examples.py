@@ -6,10 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from hwal_keras import recipe
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -37,11 +40,22 @@ def test_an_example_has_one_curve_on_one_device_and_on_several(tmp_path: Path, n
     assert there[:6] == pytest.approx(here[:6], rel=1e-5) and there == pytest.approx(here, rel=2e-2)
 
 
-def test_without_a_script_a_language_model_is_trained_and_goes_on(tmp_path: Path) -> None:
-    flags = ("--framework", "keras", "--seq-len", "32", "--eval-every", "6")
-    said, lines = run(tmp_path, "run", *flags, "--steps", "8")
+def test_without_a_script_a_language_model_is_trained(tmp_path: Path) -> None:
+    said, lines = run(tmp_path, "run", "--framework", "keras", "--seq-len", "32", "--eval-every", "6", "--steps", "8")
     assert [line["step"] for line in lines] == list(range(1, 9)) and "val_loss" in lines[-1]
     assert lines[-1]["loss"] < lines[0]["loss"] and "held out" in said
     assert {"model.keras", "loss.png", "plan.json"} <= {path.name for path in (tmp_path / "run").iterdir()}
-    _, lines = run(tmp_path, "run", "--resume", str(tmp_path / "run"), *flags, "--steps", "12")
-    assert [line["step"] for line in lines] == list(range(1, 13))
+
+
+def test_the_language_model_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process, and one block deep: XLA takes seconds for each."""
+    monkeypatch.setitem(recipe.SIZES, "tiny", replace(recipe.SIZES["tiny"], width=32, blocks=1))
+    for name, value in (("HWAL_DEVICE", "cpu"), ("HWAL_PRECISION", "fp32"), ("HWAL_OUT", str(tmp_path / "run"))):
+        monkeypatch.setenv(name, value)
+    (tmp_path / "text.txt").write_text("to be or not to be, that is the question\n" * 200)
+    flags = ["--seq-len", "16", "--eval-every", "3", "--data", str(tmp_path / "text.txt")]
+    recipe.main([*flags, "--steps", "4"])
+    monkeypatch.setenv("HWAL_RESUME", str(tmp_path / "run"))
+    recipe.main([*flags, "--steps", "6"])
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == list(range(1, 7)) and "val_loss" in lines[-1]
