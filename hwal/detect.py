@@ -9,7 +9,6 @@ from time import perf_counter
 from hwal.backend import Backend
 from hwal.errors import UsageError
 from hwal.host import Host, RecordedHost
-from hwal.paste import tidy
 from hwal.registry import Registry
 from hwal.values import HostFacts, Machine, Probe, Target
 
@@ -61,6 +60,8 @@ def read_machine(path: str) -> Machine | RecordedHost:
             f"cannot read {path}: {error.strerror or error}", hint="hwal devices --json > FILE writes such a file"
         ) from None
     if '"probes"' not in text:
+        from hwal.paste import tidy
+
         pasted = tidy(text)
         for backend in Registry(Host()).backends():
             captured = None if isinstance(backend, Probe) else backend.capture(pasted, path)
