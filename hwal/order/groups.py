@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from itertools import combinations
+from itertools import combinations, product
 
 from hwal.order.answer import Answer
 from hwal.order.graph import EXACT, Graph
+from hwal.order.large import FEW, costs
 from hwal.order.ring import NEVER, by_numa, order
 
 GROUPS = "groups: worst pair inside a block, then sum inside blocks, then PCI order; then the ring of the blocks"
@@ -25,7 +26,8 @@ def groups(net: Graph, size: int) -> Answer:
     if n <= EXACT:
         cut, why = _exact(net, size), f"every way to cut {n} devices into blocks of {size} was weighed"
         return _answer(net, cut, size, True, why)
-    return _answer(net, _grow(net, size), size, False, f"{n} devices are too many to weigh every cut: each block was grown")
+    why = f"{n} devices are too many to weigh every cut: each block was grown, and devices swapped while that made it better"
+    return _answer(net, _large(net, size), size, False, why)
 
 
 def _pairs(block: tuple[int, ...]) -> Iterator[tuple[int, int]]:
@@ -128,3 +130,60 @@ def _grow(net: Graph, size: int) -> list[tuple[int, ...]]:
             left.remove(best)
         cut.append(tuple(sorted(block)))
     return cut
+
+
+def _large(net: Graph, size: int) -> list[tuple[int, ...]]:
+    """A good cut: grown by the best links, or, where that ends with worse ones, by devices with the fewest to choose from."""
+    cut = _swapped(net, _grow(net, size))
+    low = min(net.level[a][b] for block in cut for a, b in _pairs(block)) if size > 1 else 0
+    high = net.levels - 1
+    while low < high and size > 1:
+        middle = (low + high + 1) // 2 if net.levels > FEW else high
+        found = _scarce(net, size, middle)
+        if found is None:
+            high = middle - 1
+        else:
+            cut, low = _swapped(net, found), middle
+    return cut
+
+
+def _scarce(net: Graph, size: int, floor: int) -> list[tuple[int, ...]] | None:
+    """Blocks of links of level `floor` and better, each begun by a device with fewest of them left; None where one is short."""
+    near = [{b for b in range(net.n) if net.level[a][b] >= floor} for a in range(net.n)]
+    left = set(range(net.n))
+    cut = []
+    while left:
+        block: list[int] = []
+        fit = left
+        while len(block) < size:
+            if not fit:
+                return None
+            block.append(min(fit, key=lambda a: (len(near[a] & left), a)))
+            left = left - {block[-1]}
+            fit = fit & near[block[-1]] & left
+        cut.append(tuple(sorted(block)))
+    return sorted(cut)
+
+
+def _swapped(net: Graph, cut: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Two devices of two blocks change places while that makes the pairs inside cheaper: one pair of a worse level outweighs
+    all of better ones."""
+    cost = costs(net, len(cut) * len(cut[0]) ** 2)
+    blocks = [list(block) for block in cut]
+    inside = [
+        [sum(cost[a][b] for b in block) for block in blocks] for a in range(net.n)
+    ]  # device, block -> what it costs there
+    changed = True
+    while changed:
+        changed = False
+        for x, y in combinations(range(len(blocks)), 2):
+            for i, j in product(range(len(blocks[x])), range(len(blocks[y]))):
+                a, b = blocks[x][i], blocks[y][j]
+                now = inside[a][x] + inside[b][y]
+                if inside[a][y] + inside[b][x] - 2 * cost[a][b] < now:
+                    blocks[x][i], blocks[y][j] = b, a
+                    for other, row in enumerate(inside):
+                        row[x] += cost[other][b] - cost[other][a]
+                        row[y] += cost[other][a] - cost[other][b]
+                    changed = True
+    return sorted(tuple(sorted(block)) for block in blocks)

@@ -19,7 +19,7 @@ FEW = 12  # levels that can be tried one by one
 
 def large(net: Graph, chain: bool) -> tuple[int, ...]:
     """A good order of all devices, device 0 first where it is a ring. Not proven to be the best."""
-    cost = _costs(net)
+    cost = costs(net, net.n)
     starts = range(min(net.n, 4))
     found = [_improve(_nearest(net, start), cost, chain) for start in starts]
     places = min(found, key=lambda order: (_total(order, cost, chain), order))
@@ -41,10 +41,12 @@ def large(net: Graph, chain: bool) -> tuple[int, ...]:
     return tuple(turned)
 
 
-def _costs(net: Graph) -> list[list[int]]:
-    """Whole numbers, lower is better: one link of a worse level outweighs n of a better; then speed, then NUMA."""
+def costs(net: Graph, links: int) -> list[list[int]]:
+    """Whole numbers for sums over at most `links`, lower is better: a link of a worse level outweighs all of better ones; then
+    speed, then NUMA.
+    """
     n, top = net.n, net.levels - 1
-    scale = n + 1
+    scale = links + 1
     fast = max(map(max, net.speed))
     unit = scale * scale * (fast + 1)
     step = [unit * (scale ** (top - level) - 1) for level in range(top + 1)]

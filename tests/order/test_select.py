@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from itertools import combinations
 
@@ -155,6 +156,16 @@ def test_many_groups_are_grown() -> None:
     answer = groups(network, 8)
     assert (len(answer.blocks), answer.bottleneck, answer.exact) == (8, "XGMI", False)
     assert groups(islands([8] * 9, "NV18", "NV18"), 8).exact
+
+
+def test_blocks_of_many_that_no_greedy_cut_finds() -> None:
+    """A ring of 40 devices, and a few chords that lead astray: pairs that all are linked exist."""
+    near = {frozenset((i, (i + 1) % 40)) for i in range(40)} | {frozenset((i, i + 2)) for i in range(0, 36, 4)}
+    shuffled = list(range(40))
+    random.Random(3).shuffle(shuffled)
+    rows = [["X" if a == b else "NV2" if {a, b} in near else "SYS" for b in shuffled] for a in shuffled]
+    answer = groups(graph(*machine(rows)), 2)
+    assert answer.bottleneck == "NV2" and sorted(answer.places) == list(range(40))
 
 
 def test_brute_force_of_the_ring_knows_the_optimum() -> None:
