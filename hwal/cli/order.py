@@ -217,6 +217,7 @@ def _document(
         "exact": answer.exact,
         "objective": answer.objective,
         "bottleneck": answer.bottleneck,
+        "bottleneck_proven": answer.exact or answer.certified,
         "why": answer.why,
         "assumed": list(answer.assumed),
         "notes": list(notes),
@@ -234,7 +235,7 @@ def _text(
     else:
         lines = [f"{KEYS[command]}: {' '.join(indices)}"]
     if answer.bottleneck is not None:
-        lines.append(f"worst link: {answer.bottleneck or 'unknown'}{'' if answer.exact else ' (not proven to be the best)'}")
+        lines.append(f"worst link: {answer.bottleneck or 'unknown'}{'' if answer.exact else f' ({answer.proof})'}")
     lines += [f"note: {note}" for note in notes]
     if explain:
         lines += [f"objective: {answer.objective}", f"why: {answer.why}"]

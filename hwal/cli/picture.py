@@ -190,7 +190,7 @@ def _words(counts: Mapping[str, int], ring: Answer, order: Sequence[Device]) -> 
     if set(counts) == {"unknown"}:
         yield f"{text}: as they are, for nothing is known of how they are linked"
     elif len(order) > 1:
-        yield f"{text}; worst link {ring.bottleneck}, {'proven' if ring.exact else 'not proven to be the best'}"
+        yield f"{text}; worst link {ring.bottleneck}, {ring.proof}"
     else:
         yield "a single device"
 

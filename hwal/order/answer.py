@@ -17,6 +17,7 @@ class Answer(Record):
         exact: whether nothing better exists by the whole objective.
         why: the proof, or how far it goes, in a sentence.
         assumed: speeds in GB/s that no driver reported, by class: they weigh only between answers of equal classes.
+        certified: whether no other answer has a better worst link, where `exact` is not known.
         total: the sum that was maximised, in MB/s (`pack`: the allocator's score).
     """
 
@@ -28,6 +29,12 @@ class Answer(Record):
     size: int | None = None
     assumed: tuple[str, ...] = ()
     total: int = 0
+    certified: bool = False
+
+    @property
+    def proof(self) -> str:
+        """How far the worst link is proven to be the best there can be."""
+        return "proven" if self.exact else "proven, the rest is not" if self.certified else "not proven to be the best"
 
     @property
     def blocks(self) -> tuple[tuple[int, ...], ...]:

@@ -1,6 +1,6 @@
 """Graph: links as numbers. A level for each pair, by class first and speed second; and a speed for the sums.
 
-    direct (NVLink, xGMI; more of them first) > PIX > PXB > PHB > NODE > SYS, or through the host > unknown
+    direct (NVLink, xGMI; more of them first) > PSB > PIX > PXB > PHB > NODE > SYS, or through the host > unknown
 
 A pair whose devices cannot read each other's memory is rated as going through the host, whatever its class says. A pair that
 nothing is known of is rated last, never best. Speeds that no driver reported are assumed, from the table below; they can
@@ -16,10 +16,21 @@ from dataclasses import dataclass
 from hwal.topology import Device, Link
 
 EXACT = 16  # so many devices are ordered exactly: 2^15 sets × 15 ends
-TIERS = {"": 0, "PCIE": 1, "SYS": 1, "SOC": 1, "NODE": 2, "PHB": 3, "PXB": 4, "PIX": 5, "XGMI": 7}
+TIERS = {"": 0, "PCIE": 1, "SYS": 1, "SOC": 1, "NODE": 2, "PHB": 3, "PXB": 4, "PIX": 5, "PSB": 6, "XGMI": 7}
 DIRECT = 7
 # GB/s in one direction: of one link (NV1, XGMI), or of the path
-ASSUMED = {"": 1.0, "PCIE": 9.0, "SYS": 9.0, "SOC": 9.0, "NODE": 12.0, "PHB": 15.0, "PXB": 19.0, "PIX": 21.0, "XGMI": 50.0}
+ASSUMED = {
+    "": 1.0,
+    "PCIE": 9.0,
+    "SYS": 9.0,
+    "SOC": 9.0,
+    "NODE": 12.0,
+    "PHB": 15.0,
+    "PXB": 19.0,
+    "PIX": 21.0,
+    "PSB": 21.0,
+    "XGMI": 50.0,
+}
 NVLINK = 25.0  # V100 and A100 have links of 25 GB/s, Hopper of 26.6, Blackwell of 53: one link of any beats PIX
 VIA_HOST = 6.0
 

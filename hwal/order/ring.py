@@ -7,6 +7,7 @@ asked with one bit for each end, which is quick, and what is below the best such
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from operator import add
 
@@ -47,7 +48,7 @@ def order(net: Graph, chain: bool = False) -> Answer:
         if reached
         else f"{n} devices are too many to weigh every order; the worst link may be as good as {net.name_of(limit)} in another"
     )
-    return Answer(answer.places, answer.objective, answer.bottleneck, False, why, None, answer.assumed, answer.total)
+    return replace(answer, why=why, certified=reached)
 
 
 def _name(chain: bool) -> str:

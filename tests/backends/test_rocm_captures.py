@@ -182,6 +182,7 @@ def test_kfd() -> None:
 
 
 def test_partitions_name_their_chip() -> None:
+    """A run's devices are the partitions; who counts GPUs, as lists of captures do, counts the chips."""
     parts = {**KFD, "nodes/3/properties": KFD["nodes/2/properties"]}
     probe = read(json.dumps(parts))
     assert [device.part_of for device in probe.devices] == ["GPU-0000000000000abc"] * 2 + [None]

@@ -49,7 +49,7 @@ def test_the_documents(hwal: Hwal, topo: str) -> None:
     document = json.loads(hwal("devices", "order", "--from", topo, "--json").out)
     assert document["order"] == [0, 3, 2, 1, 5, 6, 7, 4]
     assert (document["exact"], document["bottleneck"]) == (True, "NV2")
-    assert {"objective", "why", "assumed", "notes", "env"} < set(document)
+    assert {"objective", "why", "assumed", "notes", "env"} < set(document) and document["bottleneck_proven"]
     chosen = json.loads(hwal("devices", "select", "-k", "2", "--from", topo, "--json").out)
     assert (chosen["selected"], chosen["bottleneck"]) == ([0, 3], "NV2")
     blocks = json.loads(hwal("devices", "groups", "-g", "4", "--from", topo, "--json").out)
