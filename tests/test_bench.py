@@ -13,6 +13,7 @@ BENCHES = sorted(Path(__file__).with_name("bench").glob("*.py"))
 PROGRAMS = [path.stem for path in BENCHES if "def main()" in path.read_text(encoding="utf-8")]
 SMALLEST = {
     "curve": ("--steps 2 --worlds 2 --accumulation 2 --contestants", ["hwal ddp", "accelerate, tokens"]),
+    "gpus": ("--rounds 1", []),
     "hangs": ("--runs 1 --kinds", ["stuck", "killed"]),
     "kill": ("--kills 1", []),
     "loading": ("--blocks 2 --width 64", []),

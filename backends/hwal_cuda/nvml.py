@@ -139,8 +139,9 @@ def _ports(nvml: Any, handle: Any) -> tuple[tuple[Port, ...], int]:
     ports = []
     for link in up:
         kind = _ask(nvml, nvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link)
-        peer = _ask(nvml, nvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link)
         remote = None if kind is None else REMOTES.get(int(kind))
+        # which switch does not matter
+        peer = None if remote == "switch" else _ask(nvml, nvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link)
         ports.append(Port(link, speeds.get(link), remote, None if peer is None else _address(_text(peer.busId))))
     return tuple(ports), down
 

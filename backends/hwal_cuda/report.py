@@ -27,7 +27,7 @@ class Instance(Record):
 
 @dataclass(frozen=True)
 class Port(Record):
-    """An NVLink that is up. `speed`: MB/s in one direction. `remote`: gpu, switch or npu. `peer`: PCI address there."""
+    """An NVLink that is up. `speed`: MB/s in one direction. `remote`: gpu, switch or npu. `peer`: the GPU's PCI address."""
 
     link: int
     speed: int | None = None

@@ -65,7 +65,7 @@ def wired(kind: str, rows: Sequence[Sequence[str]], generation: int, path: str =
 
 def switched(kind: str, n: int, links: int, generation: int, fabric: bool = True) -> Report:
     """GPUs behind NVSwitches; from Hopper on the driver tells their fabric."""
-    ports = tuple(Port(i, NV[generation], "switch", f"0000:{5 + i % 4:02x}:00.0") for i in range(links))
+    ports = tuple(Port(i, NV[generation], "switch") for i in range(links))
     place = Fabric("completed", 0, None, 0) if fabric else None
     gpus = tuple(gpu(kind, i, ports=ports, fabric=place) for i in range(n))
     pairs = tuple(

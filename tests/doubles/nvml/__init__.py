@@ -48,7 +48,7 @@ def _gpu(gpu: Gpu) -> Iterator[str]:
         told = {"uuid": part.uuid, "name": part.name, "memory": part.memory}
         yield from (f"{own}.mig.{i}.{name} {value}" for name, value in told.items() if value is not None)
     for port in gpu.ports:
-        yield f"{own}.link.{port.link} 1 {port.speed or 0} {REMOTES[port.remote or 'gpu']} {port.peer}"
+        yield f"{own}.link.{port.link} 1 {port.speed or 0} {REMOTES[port.remote or 'gpu']} {port.peer or '0000:05:00.0'}"
     taken = {port.link for port in gpu.ports}
     free = [link for link in range(18) if link not in taken]
     yield from (f"{own}.link.{link} 0" for link in free[: gpu.down])

@@ -12,25 +12,34 @@ typedef unsigned int uint;
 typedef void *handle;
 enum { SUCCESS = 0, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6 };
 
+enum { SLOTS = 1 << 14 }; /* a table of the lines by their keys: 16 GPUs have some 2,500 */
 static char *text = NULL;
+static struct { const char *key, *value; } slots[SLOTS];
 
-static const char *look(const char *key) {
-    static char value[512];
-    size_t length = strlen(key);
-    if (!text) return NULL;
-    for (char *line = text; *line;) {
+static uint slot_of(const char *key) {
+    uint hash = 2166136261u;
+    for (const char *at = key; *at; at++) hash = (hash ^ (unsigned char)*at) * 16777619u;
+    uint slot = hash % SLOTS;
+    while (slots[slot].key && strcmp(slots[slot].key, key)) slot = (slot + 1) % SLOTS;
+    return slot;
+}
+
+static const char *look(const char *key) { return slots[slot_of(key)].value; }
+
+/* Cuts the text into keys and values in place; the first line of a key counts. */
+static void index_lines(void) {
+    memset(slots, 0, sizeof slots);
+    for (char *line = text; line && *line;) {
         char *end = strchr(line, '\n');
-        size_t size = end ? (size_t)(end - line) : strlen(line);
-        if (size > length && !strncmp(line, key, length) && line[length] == ' ') {
-            size_t rest = size - length - 1;
-            if (rest >= sizeof value) rest = sizeof value - 1;
-            memcpy(value, line + length + 1, rest);
-            value[rest] = 0;
-            return value;
+        if (end) *end = 0;
+        char *space = strchr(line, ' ');
+        if (space) {
+            *space = 0;
+            uint slot = slot_of(line);
+            if (!slots[slot].key) { slots[slot].key = line; slots[slot].value = space + 1; }
         }
-        line += size + (end != NULL);
+        line = end ? end + 1 : NULL;
     }
-    return NULL;
 }
 
 static long number(const char *key, long otherwise) {
@@ -79,6 +88,7 @@ int nvmlInit_v2(void) {
     text = calloc((size_t)size + 1, 1);
     if (fread(text, 1, (size_t)size, file) != (size_t)size) { fclose(file); return 999; }
     fclose(file);
+    index_lines();
     BEGIN(NULL, "nvmlInit_v2");
     return SUCCESS;
 }
