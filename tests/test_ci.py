@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import runpy
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -81,3 +84,43 @@ def test_trained_wants_falling_losses(tmp_path: Path, losses: list[float], fine:
     (tmp_path / "metrics.jsonl").write_text("".join(lines))
     assert trained["main"]([str(tmp_path), "10"]) == (0 if fine else 1)
     assert trained["main"]([str(tmp_path), "11"]) == 1
+
+
+STAND_IN = """#!/bin/sh
+echo "$@" >>"$SEEN"
+case "$*" in
+    *"$FAILS"*) echo "it went wrong"; exit 3 ;;
+esac
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="sh runs the script")
+def test_the_script_for_a_real_gpu(tmp_path: Path) -> None:
+    """Its parts and limits, by a Python that only writes down what it was asked: each runs, whatever the others did."""
+    python, seen = tmp_path / "python", tmp_path / "seen"
+    python.write_text(STAND_IN, encoding="utf-8")
+    python.chmod(0o755)
+    environ = {**os.environ, "PYTHON": str(python), "SEEN": str(seen), "OUT": str(tmp_path / "out"), "FAILS": "no such part"}
+    script = ["sh", str(ROOT / "ci" / "gpu"), "rocm"]
+    done = subprocess.run(script, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    asked = seen.read_text(encoding="utf-8")
+    for words in (
+        "devices --json",
+        "doctor --json",
+        "--dry-run",
+        "ddp",
+        "fsdp:full ",
+        "+offload",
+        "--resume",
+        "selftest --device rocm",
+    ):
+        assert words in asked, words
+    assert "--device cuda" not in asked
+    source = (ROOT / "ci" / "gpu").read_text(encoding="utf-8")
+    limits = [int(limit) for limit in re.findall(r"^(?:part|train) \w+ (\d+) ", source, re.MULTILINE)]
+    assert len(limits) == 10 and sum(limits) <= 480, "eight minutes in all"
+    seen.unlink()
+    failing = subprocess.run(script, env={**environ, "FAILS": "--strategy ddp"}, capture_output=True, text=True, check=False)
+    assert failing.returncode == 1 and "ddp: exit 3" in failing.stdout and "it went wrong" in failing.stdout
+    assert seen.read_text(encoding="utf-8") == asked, "the rest ran all the same"

@@ -80,7 +80,7 @@ def _entry(listed: Sequence[Gpu], entry: str) -> tuple[Gpu, Instance | None] | N
         if len(found) != 1:
             return None
     else:
-        number = re.match(r"\+?(\d+)", entry)
+        number = re.match(r"\+?([0-9]+)", entry)
         if number is None or int(number[1]) >= len(listed):
             return None
         found = [listed[int(number[1])]]

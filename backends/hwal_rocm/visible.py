@@ -38,7 +38,7 @@ def visible(devices: Sequence[Device], env: Callable[[str], str | None]) -> tupl
 
 
 def _entry(left: Sequence[Device], entry: str, ids: bool) -> Device | None:
-    if entry.isdigit():
+    if entry.isascii() and entry.isdigit():
         return left[int(entry)] if int(entry) < len(left) else None
     found = [device for device in left if ids and device.id is not None and device.id.lower() == entry.lower()]
     return found[0] if found else None
