@@ -89,6 +89,7 @@ def test_trained_wants_falling_losses(tmp_path: Path, losses: list[float], fine:
 STAND_IN = """#!/bin/sh
 echo "$@" >>"$SEEN"
 case "$*" in
+    *"print(sum("*) echo "$DEVICES" ;;
     *"$FAILS"*) echo "it went wrong"; exit 3 ;;
 esac
 """
@@ -100,7 +101,14 @@ def test_the_script_for_a_real_gpu(tmp_path: Path) -> None:
     python, seen = tmp_path / "python", tmp_path / "seen"
     python.write_text(STAND_IN, encoding="utf-8")
     python.chmod(0o755)
-    environ = {**os.environ, "PYTHON": str(python), "SEEN": str(seen), "OUT": str(tmp_path / "out"), "FAILS": "no such part"}
+    environ = {
+        **os.environ,
+        "PYTHON": str(python),
+        "SEEN": str(seen),
+        "OUT": str(tmp_path / "out"),
+        "FAILS": "no such part",
+        "DEVICES": "8",
+    }
     script = ["sh", str(ROOT / "ci" / "gpu"), "rocm"]
     done = subprocess.run(script, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -118,9 +126,11 @@ def test_the_script_for_a_real_gpu(tmp_path: Path) -> None:
         assert words in asked, words
     assert "--device cuda" not in asked
     source = (ROOT / "ci" / "gpu").read_text(encoding="utf-8")
-    limits = [int(limit) for limit in re.findall(r"^(?:part|train) \w+ (\d+) ", source, re.MULTILINE)]
+    limits = [int(limit) for limit in re.findall(r"^ *(?:part|train) \w+ (\d+) ", source, re.MULTILINE)]
     assert len(limits) == 10 and sum(limits) <= 480, "eight minutes in all"
     seen.unlink()
     failing = subprocess.run(script, env={**environ, "FAILS": "--strategy ddp"}, capture_output=True, text=True, check=False)
     assert failing.returncode == 1 and "ddp: exit 3" in failing.stdout and "it went wrong" in failing.stdout
     assert seen.read_text(encoding="utf-8") == asked, "the rest ran all the same"
+    alone = subprocess.run(script, env={**environ, "DEVICES": "1"}, capture_output=True, text=True, check=False)
+    assert alone.returncode == 0 and "ddp, fsdp, offload: 1 rocm device" in alone.stdout
