@@ -10,6 +10,7 @@ from hwal.record import Record, dataclass
 from hwal.topology import Device
 from hwal.values import Caps, Choice, Process
 
+ALONE = "where a launcher shows each rank one device of its own (srun --gpus-per-task), have it show all: --gpus-per-node"
 MOST_A_CORE = 16  # processes; far beyond use, and short of what brings a machine down
 
 
@@ -95,7 +96,9 @@ def _count(choice: Choice, caps: Caps, asked: int | None, nodes: int) -> tuple[i
             f"{count} processes need {count} devices, {have} chosen ({count} > {have})",
             where=f"-n {count} --device {choice.target}",
             why=f"processes of {choice.backend} do not share a device",
-            hint=f"-n {have}" + ("" if choice.target.spec is None else f", or --device {choice.backend} for all there are"),
+            hint=f"-n {have}"
+            + ("" if choice.target.spec is None else f", or --device {choice.backend} for all there are")
+            + (f"; {ALONE}" if have == 1 and choice.target.spec is None else ""),
         )
     if count > (most := _most(choice)):
         raise PlanError(

@@ -145,6 +145,9 @@ def test_more_processes_than_devices_shows_both_numbers() -> None:
         "  why:   processes of toy do not share a device\n"
         "  try:   -n 2, or --device toy for all there are"
     )
+    with pytest.raises(PlanError) as caught:
+        plan([device(0)], OWN, n=8)
+    assert "srun --gpus-per-task" in str(caught.value), "each rank of such a step sees one device, and takes it for all"
 
 
 def test_a_device_for_one_process() -> None:
