@@ -34,17 +34,27 @@ FABRIC = {
 
 def diagnose(host: Host, probe: Probe) -> Iterator[Finding]:
     """Findings about the visible GPUs, each by NVML's number."""
-    told = host.driver(READER)
-    try:
-        ward = Ward.from_dict(told) if told is not None else Ward()
-    except RecordError:
-        ward = Ward()
+    ward, why = _ward(host)
+    if why is not None:
+        so = "heat, power, ECC, NVLinks and PCIe were not looked at"
+        yield findings.unasked("cuda", why, so, "pip install nvidia-ml-py; nvidia-smi")
     outer = {device.outer for device in probe.devices}
     seen = [health for health in ward.gpus if health.index in outer]
     for health in seen:
         yield from _one(health, f"cuda {health.index}")
     yield from _together(seen, probe)
     yield from _torch(host, probe)
+
+
+def _ward(host: Host) -> tuple[Ward, str | None]:
+    """What NVML tells, and why it tells nothing."""
+    told = host.driver(READER)
+    if told is None:
+        return Ward(), "NVML has not been asked"
+    try:
+        return Ward.from_dict(told), None
+    except RecordError as error:
+        return Ward(), f"NVML's answer makes no sense: {error.what}"
 
 
 def _one(health: Health, subject: str) -> Iterator[Finding]:

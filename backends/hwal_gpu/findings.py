@@ -43,6 +43,11 @@ def slower(subject: str, evidence: str) -> Iterator[Finding]:
     yield Finding("warning", subject, "PCIe is slower than it could be", evidence, "copies from the host are slower", remedy)
 
 
+def unasked(backend: str, evidence: str, so: str, remedy: str) -> Finding:
+    """That nothing was found is no news where nobody looked."""
+    return Finding("note", backend, "how the GPUs are was not asked", evidence, so, remedy)
+
+
 def together(backend: str, devices: Sequence[Device], mask: str) -> Iterator[Finding]:
     """What is to be said of the visible devices as a whole: kinds that differ, and others at work there."""
     cost = straggler(devices)

@@ -22,7 +22,11 @@ BALANCING = "/proc/sys/kernel/numa_balancing"
 
 def diagnose(host: Host, probe: Probe) -> Iterator[Finding]:
     """Findings about the visible GPUs, each by HIP's number."""
-    told = {health.pci: health for health in _ward(host).gpus}
+    ward, why = _ward(host)
+    if why is not None:
+        so = "what cuts clocks, and pages that wait to be retired, were not looked at; sysfs was"
+        yield findings.unasked("rocm", why, so, "pip install /opt/rocm/share/amd_smi; amd-smi metric")
+    told = {health.pci: health for health in ward.gpus}
     for device in probe.devices:
         subject = f"rocm {device.index}"
         yield from _sysfs(host, device, subject)
@@ -34,12 +38,15 @@ def diagnose(host: Host, probe: Probe) -> Iterator[Finding]:
         yield Finding("note", "rocm", "NUMA balancing is on", f"{BALANCING} is 1", so, f"echo 0 | sudo tee {BALANCING}")
 
 
-def _ward(host: Host) -> Ward:
+def _ward(host: Host) -> tuple[Ward, str | None]:
+    """What amdsmi tells, and why it tells nothing."""
     told = host.driver(READER)
+    if told is None:
+        return Ward(), "amdsmi has not been asked"
     try:
-        return Ward() if told is None else Ward.from_dict(told)
-    except RecordError:
-        return Ward()
+        return Ward.from_dict(told), None
+    except RecordError as error:
+        return Ward(), f"amdsmi's answer makes no sense: {error.what}"
 
 
 def _amdsmi(health: Health, subject: str) -> Iterator[Finding]:

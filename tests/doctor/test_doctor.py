@@ -91,6 +91,14 @@ def test_all_together() -> None:
     assert any("NVLinks are down" in what for _, _, what in told(on_cuda(name="a6000-link-down")))
 
 
+def test_an_answer_that_makes_no_sense_is_no_all_clear() -> None:
+    recording = CUDA["t4"]
+    for answer, why in ((None, "has not been asked"), ({"gpus": 3}, "makes no sense")):
+        host = RecordedHost(replace(recording, drivers={**recording.drivers, READER: answer}))
+        (finding,) = hwal_cuda.backend.diagnose(host, hwal_cuda.backend.probe(host))
+        assert finding.level == "note" and why in finding.evidence
+
+
 def test_hidden_gpus_are_not_examined() -> None:
     assert on_cuda(replace(WELL, index=0, pending=True), env={"CUDA_VISIBLE_DEVICES": "3"}) == []
 
@@ -216,7 +224,7 @@ def test_translated_paths() -> None:
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     hosts = str(gpus.HOSTS)
-    assert main(["doctor", "--from", f"{hosts}/cuda-hgx-h100"]) == 0
+    assert main(["doctor", "--from", f"{hosts}/laptop"]) == 0
     assert capsys.readouterr().out == "nothing found\n"
     assert main(["doctor", "--from", f"{hosts}/cuda-driver-mismatch"]) == 1
     assert capsys.readouterr().out.splitlines()[:2] == [
@@ -225,7 +233,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     ]
     assert main(["doctor", "--json", "--from", f"{hosts}/cuda-4090-8"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert [(each["level"], each["what"]) for each in document["findings"]] == [("note", "pairs without P2P")]
+    notes = [("note", "how the GPUs are was not asked"), ("note", "pairs without P2P")]
+    assert [(each["level"], each["what"]) for each in document["findings"]] == notes
     paper = tmp_path / "paper.json"
     assert main(["devices", "--json", "--from", f"{hosts}/cuda-t4"]) == 0
     paper.write_text(capsys.readouterr().out)

@@ -22,7 +22,7 @@ BOARD = f"/sys/bus/pci/devices/{gpus.bus(2)}"
 
 
 def found(files: dict[str, str] | None = None, ward: Ward | None = None, **more: Any) -> list[Finding]:
-    drivers = {} if ward is None else {health.READER: ward.to_dict()}
+    drivers = {health.READER: (ward or Ward()).to_dict()}
     host = RecordedHost(replace(MI300, files={**MI300.files, **(files or {})}, drivers=drivers, **more))
     return list(examine(host, [hwal_rocm.backend.probe(host)], {"rocm": hwal_rocm.backend}))
 
@@ -76,6 +76,12 @@ def test_the_boards_own_bridges_are_what_the_slot_is_wired_to() -> None:
     told = found(narrow | board, links={**MI300.links, **path})
     assert [(each.what, each.evidence) for each in told] == [("PCIe has fewer lanes than it could", "x4 of x16")]
     assert found(narrow, links={**MI300.links, **path}) == [], "a bridge of the machine's is no business of the board's"
+
+
+def test_without_amdsmi_that_is_said() -> None:
+    probe = hwal_rocm.backend.probe(RecordedHost(MI300))
+    told = list(hwal_rocm.backend.diagnose(RecordedHost(MI300), probe))
+    assert [(each.level, each.what) for each in told] == [("note", "how the GPUs are was not asked")]
 
 
 def test_the_machine() -> None:
