@@ -9,28 +9,33 @@ from hwal.host import Host
 from hwal.topology import Device
 from hwal.values import Decision
 from hwal_gpu import allocator
-from hwal_rocm.visible import HIP, ROCR
+from hwal_rocm.visible import HIP, ORDINAL, ROCR
 
 # Segments that grow came to ROCm in the spring of 2026, behind ROCm 7.2 at first (pytorch/pytorch pull requests 177974, 179781)
 SEGMENTS, ROCM = (2, 13), (7, 2)
 
 
 def visible_variables(devices: Sequence[Device], env: Callable[[str], str | None]) -> dict[str, str]:
-    """HIP_VISIBLE_DEVICES, the one mask that is set, in the numbers that an inherited ROCR_VISIBLE_DEVICES leaves.
+    """HIP_VISIBLE_DEVICES, the one mask that is set, in the numbers that the inherited masks below it leave.
 
-    That one stays as it is: HIP counts in what it has left.
+    Those stay as they are: HIP counts in what they have left.
     """
     numbers = [device.index if device.outer is None else device.outer for device in devices]
-    below = [entry.strip() for entry in (env(ROCR) or "").split(",") if entry.strip()]
-    if below:
-        ids = [device.id for device in devices]
-        numbers = [_place(below, number, name) for number, name in zip(numbers, ids, strict=True)]
+    for mask in (ROCR, ORDINAL):
+        below = [entry.strip() for entry in (env(mask) or "").split(",") if entry.strip()]
+        if below:
+            ids = [device.id for device in devices]
+            numbers = [_place(below, number, name) for number, name in zip(numbers, ids, strict=True)]
     return {HIP: ",".join(map(str, numbers))}
 
 
 def _place(below: Sequence[str], number: int, name: str | None) -> int:
-    """Where a device stands among the entries of ROCR_VISIBLE_DEVICES."""
-    return next((place for place, entry in enumerate(below) if entry in (str(number), name)), number)
+    """Where a device stands among the entries of a mask."""
+    return next((place for place, entry in enumerate(below) if _names(entry, number, name)), number)
+
+
+def _names(entry: str, number: int, name: str | None) -> bool:
+    return int(entry) == number if entry.isascii() and entry.isdigit() else name is not None and entry.lower() == name.lower()
 
 
 def allocator_variables(host: Host) -> dict[str, Decision]:

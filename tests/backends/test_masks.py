@@ -98,7 +98,10 @@ def test_what_a_rank_is_given_shows_just_that(order: list[int], count: int, devi
 
 
 AMD_ENTRIES = st.one_of(
-    st.integers(-1, 7).map(str), st.integers(0, 6).map(lambda i: f"GPU-{0xA0 + i:x}"), st.sampled_from(["", "x"])
+    st.integers(-1, 7).map(str),
+    st.integers(0, 6).map(lambda i: f"0{i}"),
+    st.integers(0, 6).map(lambda i: f"GPU-{0xA0 + i:X}"),
+    st.sampled_from(["", "x"]),
 )
 AMD_MASKS = st.lists(AMD_ENTRIES, min_size=1, max_size=5).map(",".join)
 
@@ -116,9 +119,8 @@ def test_each_mask_of_rocm_narrows_what_the_one_before_has_left(env: dict[str, s
     assert notes or len(seen) == (len(read[-1].split(",")) if read else len(AMD)), "an entry that names nothing is told"
 
 
-@given(st.one_of(st.none(), AMD_MASKS), st.permutations(range(6)), st.integers(1, 6))
-def test_what_a_rank_of_rocm_is_given_shows_just_that(below: str | None, order: list[int], count: int) -> None:
-    env = {} if below is None else {ROCR: below}
+@given(st.dictionaries(st.sampled_from([ROCR, ORDINAL, HIP, CUDA]), AMD_MASKS), st.permutations(range(6)), st.integers(1, 6))
+def test_what_a_rank_of_rocm_is_given_shows_just_that(env: dict[str, str], order: list[int], count: int) -> None:
     seen, _ = rocm_sees(AMD, env.get)
     chosen = [seen[place] for place in order if place < len(seen)][:count]
     given_masks = rocm_variables(chosen, env.get)

@@ -6,9 +6,11 @@ import pytest
 
 from hwal.choose import choose
 from hwal.host import RecordedHost
+from hwal.order import fastest
 from hwal.registry import Registry
-from hwal.topology import Device
+from hwal.topology import Device, straggler
 from hwal.values import Choice, Target
+from hwal_gpu.speeds import peak
 from tests.backends import gpus
 
 
@@ -70,3 +72,60 @@ def test_ranks_that_choose_each_for_itself_leave_use_aside() -> None:
 def test_when_a_device_is_in_use(users: int | None, used: int | None, expected: bool) -> None:
     assert Device("cuda", 0, memory_bytes=8 << 30, users=users, used_bytes=used).in_use is expected
     assert not Device("cuda", 0, used_bytes=used).in_use, "of what?"
+
+
+def kinds(*given: tuple[int, str | None, float | None]) -> list[Device]:
+    return [Device("cuda", 0, name=name, flops=flops) for count, name, flops in given for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("devices", "expected"),
+    [
+        (kinds((3, "A100", 312e12)), None),
+        ([], None),
+        (
+            kinds((2, "A100", 312e12), (1, "T4", 65e12)),
+            "2 × A100, 1 × T4: at the pace of T4 they do 195 of 689 TFLOPS; 2 × A100 alone do 624",
+        ),
+        (
+            kinds((1, "A100", 312e12), (7, "A10", 125e12)),
+            "1 × A100, 7 × A10: at the pace of A10 they do 1000 of 1187 TFLOPS",
+        ),
+        (kinds((1, "A100", 312e12), (1, "X9", None)), "1 × A100, 1 × X9; how fast each is, is not known"),
+    ],
+)
+def test_what_mixed_kinds_cost(devices: list[Device], expected: str | None) -> None:
+    assert straggler(devices) == expected
+
+
+def test_the_fastest_kind_is_told_by_its_peak_where_all_are_known() -> None:
+    chosen, others = fastest([Device("cuda", 0, name="A10", arch="sm_86", flops=125e12), *kinds((1, "A100", 312e12))])
+    assert [device.name for device in chosen] == ["A100"] and others == ("A10",)
+    chosen, _ = fastest([Device("cuda", 0, name="A10", arch="sm_86", flops=125e12), *kinds((1, "X9", None))])
+    assert [device.name for device in chosen] == ["A10"], "else by the generation"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("NVIDIA A100-SXM4-80GB", 312.0),
+        ("NVIDIA A10", 125.0),
+        ("NVIDIA H100 PCIe", 756.0),
+        ("NVIDIA H100 80GB HBM3", 989.0),
+        ("NVIDIA H200", 989.0),
+        ("NVIDIA H100 NVL", 835.0),
+        ("NVIDIA B200", 2250.0),
+        ("NVIDIA GB200", 2500.0),
+        ("NVIDIA L4", 121.0),
+        ("NVIDIA L40S", 362.0),
+        ("NVIDIA L40", None),
+        ("NVIDIA H20", None),  # cut: not to be taken for its relatives
+        ("NVIDIA A800-SXM4-80GB", None),
+        ("NVIDIA H100 MIG 3g.40gb", None),
+        ("AMD Instinct MI300X OAM", 1307.0),
+        ("AMD Instinct MI250X / MI250", 191.5),
+        (None, None),
+    ],
+)
+def test_peaks_by_name(name: str | None, expected: float | None) -> None:
+    assert peak(name) == (None if expected is None else expected * 1e12)
