@@ -129,7 +129,9 @@ def _sarif_result(found: Diagnostic, index: int) -> dict[str, Any]:
         "endLine": found.end_line,
         "endColumn": max(found.end_column, found.column if found.end_line == found.line else 1),
     }
-    location = {"physicalLocation": {"artifactLocation": {"uri": _uri(found.path)}, "region": region}}
+    location: dict[str, Any] = {"physicalLocation": {"artifactLocation": {"uri": _uri(found.path)}, "region": region}}
+    if found.cell is not None:  # of a notebook, lines count from the cell
+        location["logicalLocations"] = [{"name": f"cell {found.cell}", "kind": "module"}]
     return {
         "ruleId": found.code,
         "ruleIndex": index,

@@ -182,6 +182,8 @@ def test_a_notebook(lint: Lint, tmp_path: Path) -> None:
     rows = json.loads(out)["findings"]
     assert code == 1 and [(row["cell"], row["line"], row["code"]) for row in rows] == [(4, 3, "XLA102"), (4, 4, "XLA202")]
     assert "n.ipynb:cell 4:3:5: XLA102" in lint("n.ipynb")[1]
+    result = json.loads(lint("--format", "sarif", "n.ipynb")[1])["runs"][0]["results"][0]
+    assert result["locations"][0]["logicalLocations"] == [{"name": "cell 4", "kind": "module"}]
 
 
 def test_github(lint: Lint, tmp_path: Path) -> None:

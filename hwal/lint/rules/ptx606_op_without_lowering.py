@@ -27,12 +27,13 @@ import ast
 from collections.abc import Iterator
 
 from hwal.lint.diagnostic import Finding, Rule
-from hwal.lint.file import File
+from hwal.lint.file import File, keyword
 
 
 def _check(file: File) -> Iterator[Finding]:
     for node, _ in file.step_nodes(ast.Call):
-        if isinstance(node, ast.Call) and (file.source.names.resolve(node.func) or "") in UNLOWERED:
+        name = (file.source.names.resolve(node.func) or "") if isinstance(node, ast.Call) else ""
+        if isinstance(node, ast.Call) and (name in UNLOWERED or name.startswith("torch.fft.") or _bicubic(name, node)):
             yield Finding(
                 node,
                 f"{ast.unparse(node.func)} has no lowering in torch_xla: it runs on the host",
@@ -40,11 +41,22 @@ def _check(file: File) -> Iterator[Finding]:
             )
 
 
-UNLOWERED = (
-    "torch.linalg.eig", "torch.linalg.eigvals", "torch.linalg.lstsq", "torch.histc", "torch.histogram",
-    "torch.nn.functional.ctc_loss", "torch.nn.functional.fractional_max_pool2d", "torch.linalg.matrix_exp", "torch.lu",
-    "torch.linalg.lu",
+def _bicubic(name: str, call: ast.Call) -> bool:
+    mode = keyword(call, "mode")
+    return name == "torch.nn.functional.interpolate" and isinstance(mode, ast.Constant) and mode.value == "bicubic"
+
+
+UNLOWERED = frozenset(
+    {
+        "torch.linalg.eig", "torch.linalg.eigvals", "torch.linalg.lstsq", "torch.linalg.matrix_exp", "torch.linalg.lu",
+        "torch.linalg.qr", "torch.linalg.det", "torch.linalg.inv", "torch.linalg.cholesky", "torch.linalg.solve",
+        "torch.linalg.cross", "torch.lu", "torch.qr", "torch.det", "torch.inverse", "torch.cholesky", "torch.cross",
+        "torch.histc", "torch.histogram", "torch.median", "torch.multinomial", "torch.lgamma", "torch.digamma",
+        "torch.searchsorted", "torch.bucketize", "torch.logcumsumexp", "torch.nn.functional.ctc_loss",
+        "torch.nn.functional.fractional_max_pool2d", "torch.nn.functional.grid_sample", "torch.nn.functional.unfold",
+}
 )  # fmt: skip
+"""Counted as `aten::` fallbacks, one a step, with torch_xla 2.8."""
 
 
 RULE = Rule("PTX606", "op-without-lowering", "info", _check, __doc__, scope="module")

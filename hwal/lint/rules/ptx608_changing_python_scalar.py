@@ -1,16 +1,18 @@
 """changing-python-scalar
 
-What: A Python number that changes with each step, in arithmetic with tensors or as a size.
+What: A Python number that changes with each step, as an exponent, as a size, or as the length of a loop over tensors.
 
-Why: It is a constant of the graph: each value is another graph, and compiles again.
+Why: It is a constant of the graph: each value is another graph, and compiles again. A number that is multiplied, added or
+    compared is not: torch_xla passes it as data (measured with torch_xla 2.8).
 
 Bad:
+    import torch
     import torch_xla
 
-    def train(model, optimizer, x):
-        for step in range(1000):
-            loss = model(x)
-            loss = loss * 0.9**step
+    def train(model, loader, optimizer):
+        for step, (x, y) in enumerate(loader):
+            loss = model(x, y)
+            loss = loss ** (1.0 + 0.1 * step)
             loss.backward()
             optimizer.step()
             torch_xla.sync()
@@ -20,8 +22,9 @@ Good:
     import torch_xla
 
     def train(model, loader, optimizer):
-        for x, y in loader:
+        for step, (x, y) in enumerate(loader):
             loss = model(x, y)
+            loss = loss * (1.0 + 0.1 * step)
             loss.backward()
             optimizer.step()
             torch_xla.sync()
@@ -34,22 +37,45 @@ from collections.abc import Iterator
 
 from hwal.lint.diagnostic import Finding, Rule
 from hwal.lint.file import File
+from hwal.lint.source import Function
+
+SIZED = ("zeros", "ones", "empty", "rand", "randn", "arange", "eye", "linspace", "roll")
+METHODS = ("roll", "repeat", "expand", "view", "reshape", "new_zeros", "new_ones")
+"""Functions of torch, and methods of a tensor, whose numbers are sizes."""
 
 
 def _check(file: File) -> Iterator[Finding]:
-    steps = file.steps
-    for node, function in file.step_nodes(ast.BinOp):
-        if isinstance(node, ast.BinOp) and (counters := steps.counters(node)):
-            for number, other in ((node.left, node.right), (node.right, node.left)):
-                if steps.is_tensor(other, function) and not steps.is_tensor(number, function):
-                    used = {n.id for n in ast.walk(number) if isinstance(n, ast.Name)} & counters
-                    if used:
-                        yield Finding(
-                            node,
-                            f"`{sorted(used)[0]}` is a Python number that changes with each step: each value is another graph",
-                            "torch.tensor(…, device=…) outside the loop, changed in place",
-                        )
-                        break
+    for node, function in file.step_nodes(ast.BinOp, ast.Call, ast.For):
+        for what, part in _constants(file, node, function):
+            names = {n.id for n in ast.walk(part) if isinstance(n, ast.Name)}
+            used = sorted(names & file.steps.counters(node)) if names else []
+            if used:
+                yield Finding(
+                    node,
+                    f"`{used[0]}` changes with each step and is {what}: each value is another graph, and compiles again",
+                    "torch.tensor(…, device=…) for an exponent; one size, and a mask; a fixed number of turns",
+                )
+                break
+
+
+def _constants(file: File, node: ast.AST, function: Function | None) -> Iterator[tuple[str, ast.expr]]:
+    """The parts of a node that torch_xla makes constants of its graph."""
+    tensor = file.steps.is_tensor
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
+        if tensor(node.left, function) and not tensor(node.right, function):
+            yield "an exponent", node.right
+        elif tensor(node.right, function) and not tensor(node.left, function):
+            yield "the base of a power", node.left
+    elif isinstance(node, ast.Call):
+        name = file.source.names.resolve(node.func) or ""
+        if name.startswith("torch.") and name.rpartition(".")[2] in SIZED:
+            yield from (("a size", argument) for argument in node.args if not tensor(argument, function))
+        elif isinstance(node.func, ast.Attribute) and node.func.attr in METHODS and tensor(node.func.value, function):
+            yield from (("a size", argument) for argument in node.args)
+    elif isinstance(node, ast.For) and isinstance(node.iter, ast.Call) and getattr(node.iter.func, "id", "") == "range":
+        inside = (inner for statement in node.body for inner in ast.walk(statement) if isinstance(inner, ast.expr))
+        limits = node.iter.args if any(tensor(inner, function) for inner in inside) else []
+        yield from (("the length of a loop", argument) for argument in limits)
 
 
 RULE = Rule("PTX608", "changing-python-scalar", "warning", _check, __doc__, scope="module")

@@ -1,0 +1,56 @@
+"""What is told of a torch step: each row was counted with torch_xla 2.8 (tests/bench/lint_ptx.py counts the rules' examples)."""
+
+from __future__ import annotations
+
+import pytest
+
+from hwal.lint import check
+
+STEP = """\
+import torch
+import torch_xla
+
+def train(model, loader, optimizer):
+    for step, (x, y) in enumerate(loader):
+        loss = model(x, y)
+        {line}
+        loss.backward()
+        optimizer.step()
+        torch_xla.sync()
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("loss = loss ** step", True),
+        ("loss = (1.0 + step) ** loss", True),
+        ("loss = loss + torch.zeros(step + 1).sum()", True),
+        ("loss = loss + torch.roll(x, step, 0).sum()", True),
+        ("loss = loss + x.repeat(step + 1, 1).sum()", True),
+        ("for _ in range(step): loss = loss * 0.5", True),
+        ("loss = loss * step", False),
+        ("loss = loss * 0.9**step", False),
+        ("loss = step - loss / (1 + step)", False),
+        ("loss = torch.where(loss > step, loss, float(step))", False),
+        ("loss = loss ** 2", False),
+        ("for _ in range(3): loss = loss * 0.5", False),
+    ],
+)
+def test_a_number_is_a_constant_of_the_graph_where_it_compiles_again(line: str, told: bool) -> None:
+    assert ("PTX608" in {found.code for found in check(STEP.format(line=line), target="tpu")}) is told
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("loss = loss + torch.linalg.qr(x)[1].sum()", True),
+        ("loss = loss + torch.fft.fft(x).real.sum()", True),
+        ("loss = loss + torch.nn.functional.interpolate(x, scale_factor=2, mode='bicubic').sum()", True),
+        ("loss = loss + torch.nn.functional.interpolate(x, scale_factor=2, mode='bilinear').sum()", False),
+        ("loss = loss + torch.linalg.svd(x)[1].sum() + torch.linalg.eigvalsh(x).sum()", False),
+        ("loss = loss + torch.logdet(x) + torch.quantile(x, 0.5)", False),
+    ],
+)
+def test_an_operator_that_runs_on_the_host(line: str, told: bool) -> None:
+    assert ("PTX606" in {found.code for found in check(STEP.format(line=line), target="tpu")}) is told
