@@ -103,7 +103,7 @@ def used_as_plain(function: Function) -> set[str]:
         if isinstance(func, ast.Name):
             found.add(func.id)
             asks = func.id == "isinstance" and len(call.args) == 2 and PLAIN_CLASSES.search(ast.unparse(call.args[1]))
-            if asks and isinstance(call.args[0], ast.Name):
+            if (asks or _asks_dtype(call)) and isinstance(call.args[0], ast.Name):
                 found.add(call.args[0].id)
         elif function.module.names.resolve(func) in SIZES_OF_NUMPY:
             found |= {arg.id for arg in call.args if isinstance(arg, ast.Name)}
@@ -113,12 +113,29 @@ def used_as_plain(function: Function) -> set[str]:
         return found
     for statement in function.node.body:
         for node in ast.walk(statement):
+            if isinstance(node, ast.comprehension) and {_name(node.target)} & found:
+                found.add(_name(node.iter))  # its elements are asked what they are, so it is a list
             if isinstance(node, ast.Compare) and isinstance(node.left, ast.Name):
                 right = node.comparators[0]
                 choices = right.elts if isinstance(right, ast.Tuple | ast.List | ast.Set) else [right]
                 if any(isinstance(item, ast.Constant) and isinstance(item.value, str) for item in choices):
                     found.add(node.left.id)
     return found
+
+
+def _name(node: ast.expr) -> str:
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _asks_dtype(call: ast.Call) -> bool:
+    """`getattr(x, "dtype", type(x))`, which is asked of what may be a Python number."""
+    return (
+        isinstance(call.func, ast.Name)
+        and call.func.id == "getattr"
+        and len(call.args) == 3
+        and isinstance(call.args[1], ast.Constant)
+        and call.args[1].value in ("dtype", "shape")
+    )
 
 
 KEEPING = ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "abs", "square", "norm", "sum", "mean", "max", "min")

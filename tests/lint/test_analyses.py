@@ -176,6 +176,8 @@ def test_join_keeps_what_both_are() -> None:
         ("f", "f()\nreturn f", PYTHON),
         ("x", "isinstance(x, list)\nreturn x", PYTHON),
         ("x", "x == 'sum'\nreturn x", PYTHON),
+        ("x", "d = getattr(x, 'dtype', type(x))\nreturn x", PYTHON),
+        ("x", "d = {getattr(a, 'dtype', None) for a in x}\nreturn x", PYTHON),
     ],
 )
 def test_arguments(arguments: str, body: str, kind: str) -> None:

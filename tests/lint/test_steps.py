@@ -1,4 +1,4 @@
-"""What is told of a torch step: each row was counted with torch_xla 2.8 (tests/bench/lint_ptx.py counts the rules' examples)."""
+"""What is told of a torch step. Each row was counted with torch_xla 2.8; tests/bench/lint_ptx.py counts the rules' examples."""
 
 from __future__ import annotations
 
