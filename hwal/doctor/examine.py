@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from hwal.backend import Backend
 from hwal.doctor.limits import limits
+from hwal.doctor.mpi import mpi
 from hwal.doctor.paths import paths
 from hwal.doctor.versions import libraries, versions
 from hwal.finding import LEVELS, Finding
@@ -24,6 +25,7 @@ def examine(host: Host, probes: Sequence[Probe], backends: Mapping[str, Backend]
     found += paths(host, ready)
     found += versions(host)
     found += libraries(host)
+    found += mpi(host)
     found += limits(host, processes)
     return tuple(sorted(found, key=lambda finding: LEVELS.index(finding.level)))
 

@@ -13,7 +13,7 @@ import hwal_cuda
 from hwal.cli import main
 from hwal.doctor import examine
 from hwal.finding import Finding
-from hwal.host import RecordedHost, Recording
+from hwal.host import Output, RecordedHost, Recording
 from hwal_cuda.health import READER, Health, Ward
 from tests.backends import gpus
 
@@ -168,6 +168,30 @@ def test_libraries_that_torch_is_built_with(change: dict[str, str | None], expec
     assert all(text in each.consequence for each, (_, _, text) in zip(found, expected, strict=True))
     arm = Recording(versions={"torch": "2.9.0"}, requires={"torch": ASKED[:1]}, machine="aarch64")
     assert examine(RecordedHost(arm), [], {}) == ()
+
+
+OPEN, INTEL = "mpirun (Open MPI) 4.1.4\n", "Intel(R) MPI Library for Linux* OS, Version 2021.17\n"
+
+
+@pytest.mark.parametrize(
+    ("versions", "mpirun", "expected"),
+    [
+        ({}, None, None),
+        ({}, OPEN, None),
+        ({"impi-rt": "2021.17.2"}, INTEL, None),
+        ({"impi-rt": "2021.17.2"}, None, ("warning", "there is no mpirun")),
+        ({"impi-rt": "2021.17.2"}, OPEN, ("warning", "mpirun is of another MPI than the one that is installed beside torch")),
+        ({"impi-rt": "2021.17.2"}, "HYDRA build details:\n", ("warning", "mpirun is of another MPI than the one that is")),
+        ({"mpi4py": "4.1.0"}, None, ("note", "there is no mpirun")),
+        ({"mpi4py": "4.1.0"}, OPEN, None),
+        ({"impi-rt": "2021.17.2"}, "something else", None),
+    ],
+)
+def test_which_mpi_there_is(versions: dict[str, str], mpirun: str | None, expected: tuple[str, str] | None) -> None:
+    commands = {} if mpirun is None else {"mpirun --version": Output(mpirun)}
+    found = examine(RecordedHost(Recording(versions=versions, commands=commands)), [], {})
+    assert [each.level for each in found] == ([] if expected is None else [expected[0]])
+    assert expected is None or found[0].what.startswith(expected[1])
 
 
 LIMITS = "Limit                     Soft Limit           Hard Limit           Units\n"
