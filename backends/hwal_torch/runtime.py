@@ -140,8 +140,9 @@ class SharedTorchRuntime(TorchRuntime):
         if self.world_size > 1:
             collectives = self.job.caps.collectives
             assert collectives is not None, "make_plan refuses several processes without collectives"
-            limit = self.job.settings.start_timeout
-            self.ending.store = world.join(self.job.world, collectives, self.collective_device, limit)
+            settings = self.job.settings
+            limits = settings.start_timeout, settings.hang_timeout
+            self.ending.store = world.join(self.job.world, collectives, self.collective_device, *limits)
             _ = self.channel.group  # made by all ranks now: rank 0 may be the only one to save
 
     def take_strategy(self, decision: Decision) -> None:

@@ -21,10 +21,13 @@ from hwal.values import World
 LOCAL_TIMEOUT = 25.0  # seconds, when all ranks are on this machine: with imports, an error in under 30
 REMOTE_TIMEOUT = 600.0
 COLLECTIVES = timedelta(minutes=30)  # torch's own limit, once the world stands: a rank may save, or load data, that long
+FOR_EVER = timedelta(days=365)
 _joined = itertools.count()
 
 
-def join(world: World, collectives: str, device: torch.device, timeout: float | None) -> Store:
+def join(
+    world: World, collectives: str, device: torch.device, timeout: float | None, hang_timeout: float | str | None = None
+) -> Store:
     """Makes the process group of `world`, checks by a collective that every rank is in it, and returns the world's store.
 
     Raises WorldError naming the ranks that did not come within `timeout` seconds.
@@ -39,7 +42,7 @@ def join(world: World, collectives: str, device: torch.device, timeout: float | 
             store=PrefixStore("group", store),
             rank=world.rank,
             world_size=world.size,
-            timeout=COLLECTIVES,
+            timeout=longest(hang_timeout),
         )
         seen = torch.zeros(world.size, device=device)
         seen[world.rank] = 1
@@ -61,6 +64,13 @@ def join(world: World, collectives: str, device: torch.device, timeout: float | 
     if met != [1.0] * world.size:
         raise WorldError(f"the first collective of {world.size} ranks gave {met}", where=_where(world))
     return store
+
+
+def longest(hang_timeout: float | str | None) -> timedelta:
+    """How long torch lets a collective wait: longer than a hang is allowed to take, or it would end what the user lets be."""
+    if isinstance(hang_timeout, str):  # off
+        return FOR_EVER
+    return max(COLLECTIVES, timedelta(seconds=2 * (hang_timeout or 0)))
 
 
 def backends_of(collectives: str, device: torch.device) -> str:

@@ -128,6 +128,11 @@ def test_what_lies_in_the_hosts_memory_goes_by_gloo() -> None:
     assert [tensor.to_dense().sum().item() for tensor in tensors] == [6.0, 18.0, 6.0]
 
 
+@pytest.mark.parametrize(("allowed", "seconds"), [(None, 1800), (60.0, 1800), (3600.0, 7200), ("off", 365 * 86400)])
+def test_torchs_own_limit_ends_nothing_that_the_user_lets_be(allowed: float | str | None, seconds: int) -> None:
+    assert world.longest(allowed).total_seconds() == seconds
+
+
 def test_a_first_collective_that_never_ends_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """NCCL connects within the call, where no limit of torch's holds."""
     forever = threading.Event()
