@@ -115,7 +115,10 @@ class Contexts:
                 self._assume(source)
 
     def autograph_of(self, function: Function, outer: bool) -> bool:
-        """Whether AutoGraph converts a function that is called while another, converted or not, is traced."""
+        """Whether AutoGraph converts a function that is called while another, converted or not, is traced. It gives up, aloud
+        and with the code as it is, on `:=` and on generators (measured with TensorFlow 2.21)."""
+        if not function.convertible:
+            return False
         for decorator in function.decorators:
             name = function.module.names.resolve(decorator.func if isinstance(decorator, ast.Call) else decorator)
             if name in NOT_CONVERTED:

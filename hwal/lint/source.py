@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from hwal.lint.names import Names
 
@@ -36,6 +37,11 @@ class Function:
     def parameters(self) -> list[ast.arg]:
         args = self.node.args
         return [*args.posonlyargs, *args.args]
+
+    @cached_property
+    def convertible(self) -> bool:
+        """Whether AutoGraph can convert it: neither it nor a function inside it has `:=` or `yield`."""
+        return not any(isinstance(node, ast.NamedExpr | ast.Yield | ast.YieldFrom) for node in ast.walk(self.node))
 
     @property
     def bound(self) -> bool:

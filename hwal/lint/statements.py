@@ -52,7 +52,7 @@ class Statements(Expressions):
                 for part, item in zip(target.elts, value.items, strict=True):
                     self.bind(part, item)
                 return
-            if value.is_tensor and value.what == "single":
+            if value.is_tensor and (value.what == "single" or value.shape is not None):
                 self.iteration(target, "unpack", value)
             each = element(value)
             if value.is_tensor:

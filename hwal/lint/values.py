@@ -26,10 +26,10 @@ Shape = tuple[int | None, ...]
 
 
 class Value(NamedTuple):
-    """`data`: depends on numbers that only a run knows. `bounded`: its shape does, within a bound that XLA knows. `loop`: it
-    changes in a loop that XLA compiles, or comes from an operator that XLA cannot work out while it compiles, so that it is no
-    constant on any device. `sure`: it is a tensor for certain.
-    `const`: the Python value itself, where `known`. `items`: of a tuple or list. `shape`: None where nothing is known."""
+    """`data`: depends on numbers that only a run knows. `bounded`: its shape does, within a bound that XLA knows; `sifted`: it
+    was computed from such a one. `loop`: it changes in a loop that XLA compiles, or comes from an operator that XLA cannot work
+    out while it compiles, so that it is no constant on any device. `const`: the Python value itself, where `known`. `items`: of
+    a tuple or list. `shape`: None where nothing is known."""
 
     kind: str = UNKNOWN
     data: bool = False
@@ -41,6 +41,7 @@ class Value(NamedTuple):
     const: Any = None
     items: tuple[Value, ...] | None = None
     what: str | None = None
+    sifted: bool = False
 
     @property
     def is_tensor(self) -> bool:
@@ -57,15 +58,17 @@ def constant(value: object) -> Value:
 
 def tensor_like(values: list[Value], shape: Shape | None = None, dtype: str | None = None) -> Value:
     """A tensor computed from others: it depends on what they depend on."""
-    data = bounded = loop = False
+    data = bounded = loop = sifted = False
     for value in values:
         data = data or value.data
         bounded = bounded or value.bounded
         loop = loop or value.loop
+        sifted = sifted or value.sifted or value.bounded
         if value.items:
             inner = tensor_like(list(value.items))
             data, bounded, loop = data or inner.data, bounded or inner.bounded, loop or inner.loop
-    return Value(TENSOR, data, bounded, loop, shape, dtype)
+            sifted = sifted or inner.sifted
+    return Value(TENSOR, data, bounded, loop, shape, dtype, sifted=sifted)
 
 
 def depends(value: Value) -> bool:
@@ -98,4 +101,5 @@ def join(a: Value, b: Value) -> Value:
         a.dtype if a.dtype == b.dtype else None,
         items=items,
         what=a.what if a.what == b.what else None,
+        sifted=a.sifted or b.sifted,
     )

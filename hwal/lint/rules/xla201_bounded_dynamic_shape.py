@@ -31,7 +31,7 @@ import ast
 from collections.abc import Iterator
 
 from hwal.lint import edits
-from hwal.lint.diagnostic import Finding, Fix, Rule
+from hwal.lint.diagnostic import Finding, Fix, Rule, tpu_error
 from hwal.lint.events import Call, Place, Trace
 from hwal.lint.shapes import BROADCASTING
 from hwal.lint.values import Value
@@ -70,11 +70,14 @@ def _check(trace: Trace) -> Iterator[Finding]:
                 yield Finding(
                     part.node, "x[mask] has as many elements as the data says: XLA pads it to the largest number", HELP
                 )
-            elif any(label != "step" and bound.is_tensor and bound.data for label, bound in part.bounds):
+            elif moving := [bound for label, bound in part.bounds if label != "step" and bound.is_tensor and bound.data]:
+                sifted = any(bound.sifted for bound in moving)
+                what = "a tensor's value" if not sifted else "a value computed from as many elements as the data says"
                 yield Finding(
                     part.node,
-                    "a slice up to a tensor's value: XLA pads it to the largest size",
+                    f"a slice up to {what}: XLA {'cannot compile it' if sifted else 'pads it to the largest size'}",
                     "tf.slice with a constant size, or a mask",
+                    tpu_error() if sifted else None,
                 )
     for node, left, right, place in [*trace.combined, *_functions(trace)]:
         for bounded, other in ((left, right), (right, left)):
