@@ -101,25 +101,27 @@ class Calls(Frame):
             base = base.value
         return isinstance(base, ast.Name) and (base.id in self.env or base.id in self.closure)
 
+    def _target(self, func: ast.expr, name: str | None, method: str | None, owner: Value) -> Function | Class | None:
+        """The function or class of the project that is called, None where it is none."""
+        project = self.interpreter.project
+        if name is not None and name.startswith(("tensorflow.", "keras.", "numpy.", "torch.")):
+            own = name.startswith("keras.") and project.has_keras
+            return project.called(func, self.function, self.source) if own else None
+        held = self.evaluate(func) if isinstance(func, ast.Name) else owner
+        if held.what == "function" and not isinstance(func, ast.Attribute):
+            found: Function | Class | None = held.const
+            return found
+        if isinstance(func, ast.Name) and (func.id in self.env or func.id in self.closure) and held.what != "instance":
+            return None  # an argument, or a name of its own
+        if held.what in ("instance", "bound") and isinstance(held.const, Class):
+            return project.method(held.const, method or "call") or project.method(held.const, "__call__")
+        return project.called(func, self.function, self.source)
+
     def _result(
         self, node: ast.Call, name: str | None, method: str | None, owner: Value, args: list[Value], kwargs: Mapping[str, Value]
     ) -> Value:
         func = node.func
-        target: Function | Class | None = None
-        if name is not None and name.startswith("keras.") and self.interpreter.project.has_keras:
-            target = self.interpreter.project.called(func, self.function, self.source)
-        elif name is None or not name.startswith(("tensorflow.", "keras.", "numpy.", "torch.")):
-            held = self.evaluate(func) if isinstance(func, ast.Name) else owner
-            if held.what == "function" and not isinstance(func, ast.Attribute):
-                target = held.const
-            elif isinstance(func, ast.Name) and (func.id in self.env or func.id in self.closure) and held.what != "instance":
-                target = None  # an argument, or a name of its own
-            elif held.what in ("instance", "bound") and isinstance(held.const, Class):
-                target = self.interpreter.project.method(held.const, method or "call") or self.interpreter.project.method(
-                    held.const, "__call__"
-                )
-            else:
-                target = self.interpreter.project.called(func, self.function, self.source)
+        target = self._target(func, name, method, owner)
         if isinstance(target, Class):
             kind = keras_kind(self.interpreter.project, target)
             return Value(LAYER) if kind else Value(PYTHON, what="instance", const=target)

@@ -43,6 +43,15 @@ class File:
         return any(name in TPU for name, _, _ in self.named_calls)
 
     @cached_property
+    def on_tpu_node(self) -> bool:
+        """Whether the program reaches a TPU over the network: its workers do not see this machine's files."""
+        for name, call, _ in self.named_calls:
+            if name.endswith("TPUClusterResolver") and name.startswith("tensorflow."):
+                first = call.args[0] if call.args else keyword(call, "tpu")
+                return not (isinstance(first, ast.Constant) and first.value == "local")
+        return False
+
+    @cached_property
     def compiles(self) -> bool:
         """Whether the file itself asks for XLA."""
         return self.on_tpu or any(

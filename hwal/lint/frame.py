@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,9 @@ if TYPE_CHECKING:
     from hwal.lint.interpreter import Interpreter
 
 
-class Frame:
-    """What all parts of one function's interpretation share. `env`: its names; `closure`: those around it."""
+class Frame(ABC):
+    """What all parts of one function's interpretation share: Calls, Expressions and Statements build on one another. `env`: its
+    names; `closure`: those around it."""
 
     def __init__(
         self, interpreter: Interpreter, function: Function, trace: Trace, env: dict[str, Value], closure: Mapping[str, Value]
@@ -38,13 +40,13 @@ class Frame:
             place = self._place = Place(tuple(self.loops), self.branches, bool(self.tape))
         return place
 
+    @abstractmethod
     def evaluate(self, node: ast.expr | None) -> Value:
         """The value of an expression."""
-        raise NotImplementedError
 
+    @abstractmethod
     def bind(self, target: ast.expr, value: Value) -> None:
         """Gives a name, or the names of a tuple, a value."""
-        raise NotImplementedError
 
     def test(self, node: ast.AST, kind: str, value: Value) -> None:
         if value.what != ARGUMENT:  # `if inputs:` of a list

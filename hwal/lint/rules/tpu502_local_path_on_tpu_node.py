@@ -26,7 +26,7 @@ import ast
 from collections.abc import Iterator
 
 from hwal.lint.diagnostic import Finding, Rule, tpu_error
-from hwal.lint.file import File, keyword
+from hwal.lint.file import File
 
 READERS = (
     "tensorflow.data.TFRecordDataset", "tensorflow.data.TextLineDataset", "tensorflow.data.FixedLengthRecordDataset",
@@ -36,7 +36,7 @@ READERS = (
 
 
 def _check(file: File) -> Iterator[Finding]:
-    if not file.on_tpu or not _remote(file):
+    if not file.on_tpu or not file.on_tpu_node:
         return
     for name, call, _ in file.named_calls:
         if name in READERS and call.args:
@@ -48,15 +48,6 @@ def _check(file: File) -> Iterator[Finding]:
                         "a path of this machine: the TPU's host reads it, and does not see it",
                         "gs://…, or a TPU VM with tpu='local'",
                     )
-
-
-def _remote(file: File) -> bool:
-    """Whether the program reaches a TPU over the network: its workers do not see this machine's files."""
-    for name, call, _ in file.named_calls:
-        if name.endswith("TPUClusterResolver") and name.startswith("tensorflow."):
-            first = call.args[0] if call.args else keyword(call, "tpu")
-            return not (isinstance(first, ast.Constant) and first.value == "local")
-    return False
 
 
 RULE = Rule("TPU502", "local-path-on-tpu-node", tpu_error("info"), _check, __doc__, scope="module")

@@ -26,11 +26,11 @@ import ast
 from collections.abc import Iterator
 
 from hwal.lint.diagnostic import Finding, Rule, tpu_error
-from hwal.lint.file import File, keyword
+from hwal.lint.file import File
 
 
 def _check(file: File) -> Iterator[Finding]:
-    if not file.on_tpu or not _remote(file):
+    if not file.on_tpu or not file.on_tpu_node:
         return
     for call, _ in file.source.calls:
         name = file.source.names.resolve(call.func) or ""
@@ -42,15 +42,6 @@ def _check(file: File) -> Iterator[Finding]:
                 "Python code in an input pipeline that another machine runs",
                 "TFRecord files on gs://, or a TPU VM with tpu='local'",
             )
-
-
-def _remote(file: File) -> bool:
-    """Whether the program reaches a TPU over the network: its workers do not see this machine's files."""
-    for name, call, _ in file.named_calls:
-        if name.endswith("TPUClusterResolver") and name.startswith("tensorflow."):
-            first = call.args[0] if call.args else keyword(call, "tpu")
-            return not (isinstance(first, ast.Constant) and first.value == "local")
-    return False
 
 
 RULE = Rule("TPU503", "host-generator-on-tpu-node", tpu_error("info"), _check, __doc__, scope="module")
