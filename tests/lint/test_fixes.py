@@ -62,6 +62,21 @@ TENSORFLOW: list[tuple[str, str, str]] = [
     ),
     ("XLA102", JIT + 'def f(x):\n    tf.print("x", x)\n    return x * 2.0\n', f"[f({X})]"),
     (
+        "XLA104",
+        HEAD + "TABLE = tf.lookup.StaticHashTable(\n    tf.lookup.KeyValueTensorInitializer([0, 2], "
+        "tf.constant([10, 20], tf.float32)), -1\n)\n\n\n@tf.function(jit_compile=True)\ndef f(ids):\n"
+        "    return TABLE.lookup(ids) + TABLE[ids]\n",
+        "[f(tf.constant([2, 0, 1, 3, -7])), f(tf.constant([[0, 2]]))]",
+    ),
+    (
+        "XLA104",
+        HEAD + "class L(keras.layers.Layer):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.table = tf.lookup.StaticHashTable(\n            initializer=tf.lookup.KeyValueTensorInitializer(\n"
+        "                keys=[3, 1], values=[0.5, 2.0]), default_value=0.0)\n\n    def call(self, x):\n"
+        "        return self.table.lookup(x)\n",
+        "[L().call(tf.constant([0, 1, 2, 3, 4]))]",
+    ),
+    (
         "XLA105",
         JIT + "def f(x, training=False):\n    return tf.cond(training, lambda: x * 0.5, lambda: x)\n",
         "[]",  # the program before raises
