@@ -1,6 +1,6 @@
 """What the examples of the PTX rules cost on torch_xla: compilations and host reads of Bad and of Good, counted.
 
-    PJRT_DEVICE=CPU PYTHON tests/bench/lint_ptx.py        with the Python of an environment that has torch_xla
+    PJRT_DEVICE=CPU python tests/bench/lint_ptx.py        with the Python of an environment that has torch_xla
 
 Each example is given a small model on XLA's CPU platform and six batches after two that warm up; a loader, one
 epoch after its first batch. Counted over the six:
@@ -9,6 +9,7 @@ compilations, executions, and operators that torch_xla has no lowering for or re
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,9 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT)]
+
+if __name__ == "__main__":  # --help, before what is in XLA's environment alone
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
 
 import torch  # noqa: E402
 import torch_xla  # noqa: E402
