@@ -27,7 +27,7 @@ def feed_of(rt: SharedKerasRuntime, x: Any, y: Any, batch_size: int | None, shuf
             raise ScriptError(f"this rt.feed() is not one {use}", hint="rt.feed(data), and rt.feed(data, train=False)")
         return x
     if isinstance(x, tf.data.Dataset):
-        return Feed(rt, x, train)
+        return rt.feed(x, train)  # as the script would: a Runtime may have rules for its data
     leaves = tf.nest.flatten((x, y))
     if x is None or not all(leaf is None or hasattr(leaf, "shape") for leaf in leaves):
         raise ScriptError(

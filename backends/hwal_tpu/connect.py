@@ -20,7 +20,8 @@ def connect(tensorflow: Any, address: str | None) -> Any:
         tensorflow.config.experimental_connect_to_cluster(resolver)
         tensorflow.tpu.experimental.initialize_tpu_system(resolver)
         return tensorflow.distribute.TPUStrategy(resolver)
-    except (ValueError, RuntimeError, tensorflow.errors.OpError) as error:  # RuntimeError: what asks the Cloud is missing
+    # RuntimeError: what asks the Cloud is missing. OSError: the Cloud cannot be reached from here.
+    except (ValueError, RuntimeError, OSError, tensorflow.errors.OpError) as error:
         text = str(error).strip()
         raise DeviceError(
             f"no TPU answers at {name}: {text.splitlines()[0] if text else type(error).__name__}",

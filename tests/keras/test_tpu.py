@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.error import URLError
 
 import numpy
 import pytest
@@ -66,6 +67,7 @@ def test_a_tpu_is_found_connected_initialised_and_then_used(address: str | None,
     [
         ValueError("Could not lookup TPU"),
         RuntimeError("Missing runtime dependency on the Google API client."),
+        URLError(OSError(-2, "Name or service not known")),
         tf.errors.NotFoundError(None, None, "gone\nmore"),
     ],
 )
@@ -150,8 +152,18 @@ def test_a_node_of_a_runtime_checks_what_it_is_fed(tmp_path: Path) -> None:
         assert calls[-1] == f"TPUStrategy resolver of {NODE}" and rt.compile_options()["jit_compile"] is False
         assert rt.pad_to_multiple_of == 64 and rt.compile_options()["steps_per_execution"] == 32
         rt.feed(jobs.dataset(64))
-        with pytest.raises(ScriptError, match="a file of this machine"):
-            rt.feed(tf.data.TFRecordDataset([str(tmp_path / "rows.tfrecord")]).batch(8))
+        local = tf.data.TFRecordDataset([str(tmp_path / "rows.tfrecord")]).batch(8)
+        model = jobs.compiled(rt)
+        for take in (
+            rt.feed,
+            lambda data: rt.feed(data, train=False),
+            model.fit,
+            lambda data: model.fit(jobs.dataset(64), validation_data=data),
+            model.evaluate,
+        ):
+            with pytest.raises(ScriptError, match="a file of this machine"):
+                take(local)
+        assert rt.steps_done == 0
 
 
 # one shape
@@ -181,7 +193,7 @@ def test_a_ragged_end_is_left_out_and_told_where_shapes_are_static() -> None:
     parts = list(cut(feed.data, 8, static=True))
     assert len(parts) == 16 and all(int(real) == 4 and values[0].shape == (4, 6) for real, _, values in parts)
     rt = Static(8)
-    assert Feed(rt, data.take(2).unbatch().batch(32, drop_remainder=True), True).data is not None and not rt.said
+    assert [len(x) for x, _ in Feed(rt, data.unbatch().batch(32, drop_remainder=True), True).data] == [32, 32] and not rt.said
 
 
 def test_a_batch_that_does_not_divide_shows_the_equation() -> None:
