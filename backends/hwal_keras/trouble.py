@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hwal_keras.runtime import SharedKerasRuntime
 
 FULL = ("No space left on device", "errno = 28")
+HOST = "device:CPU:"  # in TensorFlow's words of a shortage: whose memory it was
 
 
 def not_finite(rt: SharedKerasRuntime, step: int, loss: float, held: bool) -> ScriptError:
@@ -52,11 +53,13 @@ def explain(rt: SharedKerasRuntime, error: BaseException | None) -> HwalError | 
 def _memory(rt: SharedKerasRuntime, error: BaseException) -> ShortageError:
     """What was asked for, what there is, and what helps."""
     first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    limit = next(iter(shortage.limits(Host())), None)
+    of_host = rt.on_host or isinstance(error, MemoryError) or HOST in first
+    limit = next(iter(shortage.limits(Host())), None) if of_host else None
     parts = [f"parameters {size(size_of(model.variables))}" for model in rt.models]
     parts += [f"{type(one).__name__} {size(size_of(one.variables))}" for one in rt.optimizers if one.built]
     memory = rt.memory()
-    have = str(limit) if limit is not None else f"{size(memory.total)} ({memory.source})" if memory.total else None
+    used = f"{size(memory.used)} in use of " if memory.used is not None else ""
+    have = str(limit) if limit is not None else f"{used}{size(memory.total)} ({memory.source})" if memory.total else None
     when = f"in step {rt.steps_done + 1}" if rt.at_work is not None else f"after step {rt.steps_done}"
     replicas = rt.strategy.num_replicas_in_sync
     hint = "smaller global batches (dataset.batch(N), or --global-batch N); --precision bf16 (activations of half the size)"

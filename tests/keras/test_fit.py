@@ -14,7 +14,9 @@ import numpy
 import pytest
 import tensorflow as tf
 
+from hwal import shortage
 from hwal.errors import ScriptError, VersionError
+from hwal.host import Host
 from hwal_keras import options
 from tests.keras import jobs
 
@@ -44,7 +46,9 @@ def test_an_oom_is_told_with_what_was_in_use(tmp_path: Path) -> None:
         jobs.compiled(rt)
         raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor with shape[1024,1024]")
     assert caught.value.what == "out of memory: OOM when allocating tensor with shape[1024,1024]"
-    assert "parameters" in (caught.value.why or "") and "--global-batch" in (caught.value.hint or "")
+    why = caught.value.why or ""
+    assert any(str(limit).partition(" in use of ")[2] + "; parameters 516 B, Adam " in why for limit in shortage.limits(Host()))
+    assert "--global-batch" in (caught.value.hint or "")
 
 
 def test_arrays_in_memory_are_shuffled_by_the_runs_seed(tmp_path: Path) -> None:

@@ -10,14 +10,17 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
+from hwal import shortage
 from hwal.env import Settings
 from hwal.errors import DeviceError, ScriptError
+from hwal.host import Host
 from hwal.plan import make_plan
 from hwal.runtime import Job, Memory
 from hwal.topology import Device
 from hwal.values import Choice, Decision, Request, Target, World
 from hwal_cuda import backend
 from hwal_cuda.keras_runtime import CudaKerasRuntime
+from hwal_keras import trouble
 from hwal_keras.strategy import EARLY, take_gpus, way_to_add
 from hwal_rocm.keras_runtime import RocmKerasRuntime
 from tests.keras import jobs
@@ -78,6 +81,26 @@ def test_one_process_trains_on_all_gpus_with_the_curve_of_one(tmp_path: Path, ca
     said = "".join(capsys.readouterr())
     assert "MirroredStrategy: 2 replicas, a whole model on each; jit_compile is off, which is for one device" in said
     assert "gradients are added up by one device (logical devices of a CPU share its memory)" in said
+
+
+def test_a_shortage_is_told_with_the_memory_that_ran_short(tmp_path: Path) -> None:
+    """A GPU's with what its allocator counts, the host's with the limit that the host has."""
+    here = "OOM when allocating tensor with shape[4] and type float on /job:localhost/replica:0/task:0/device:"
+    with start(tmp_path, Gpus(2), 2, precision="fp32") as rt:
+        jobs.compiled(rt)
+        whys = [
+            (trouble.explain(rt, error) or pytest.fail()).why or ""
+            for error in (
+                tf.errors.ResourceExhaustedError(None, None, f"{here}GPU:0 by allocator GPU_0_bfc"),
+                tf.errors.ResourceExhaustedError(None, None, "Out of memory while trying to allocate 4 bytes"),
+                tf.errors.ResourceExhaustedError(None, None, f"{here}CPU:0 by allocator cpu"),
+                MemoryError("Unable to allocate 4 GiB"),
+            )
+        ]
+    gpu, xla, cpu, python = (why.partition("; parameters ")[0] for why in whys)
+    assert gpu == xla == "10 B in use of 16.0 GiB (TensorFlow's allocator)"
+    limits = [str(limit).partition(" in use of ")[2] for limit in shortage.limits(Host())]
+    assert all(any(why.endswith(f" in use of {limit}") for limit in limits) for why in (cpu, python)), (cpu, limits)
 
 
 def test_precision_is_the_devices(tmp_path: Path) -> None:
