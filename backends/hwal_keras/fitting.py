@@ -229,7 +229,7 @@ class Training:
                 if followers is not None:
                     followers.on_train_batch_begin(at)
                 try:
-                    losses, sizes = self._steps(iterator, number) if number > 1 else self._step(iterator)
+                    losses, sizes = self._steps(iterator, tf.constant(number)) if number > 1 else self._step(iterator)
                 except ENDS:
                     self._ran_out(at)
                     return

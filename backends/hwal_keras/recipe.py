@@ -123,11 +123,18 @@ def train(rt: KerasRuntime, args: argparse.Namespace, size: Size, texts: list[by
 
 
 class Steps(keras.callbacks.Callback):
-    """Ends training at a step, in the midst of an epoch too, and saves every so many."""
+    """Ends training at a step, in the midst of an epoch too, and saves every so many: at those steps themselves, so that a
+    call from the host, which may be several steps, goes up to the next of them at most."""
 
     def __init__(self, rt: KerasRuntime, last: int, save_every: int | None) -> None:
         super().__init__()
         self._rt, self._last, self._save_every = rt, last, save_every
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._at_a_call = int(self.model.steps_per_execution)
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._up_to_the_next()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         done = self._rt.steps_done
@@ -135,6 +142,15 @@ class Steps(keras.callbacks.Callback):
             self.model.stop_training = True
         elif self._save_every and done % self._save_every == 0:
             self._rt.save()
+        self._up_to_the_next()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        self.model.steps_per_execution = self._at_a_call
+
+    def _up_to_the_next(self) -> None:
+        done = self._rt.steps_done
+        stops = [self._last - done, self._save_every - done % self._save_every if self._save_every else self._at_a_call]
+        self.model.steps_per_execution = max(1, min(self._at_a_call, *stops))
 
 
 # data

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from hwal_keras import recipe
+from tests.keras import jobs
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -45,6 +46,16 @@ def test_without_a_script_a_language_model_is_trained(tmp_path: Path) -> None:
     assert [line["step"] for line in lines] == list(range(1, 9)) and "val_loss" in lines[-1]
     assert lines[-1]["loss"] < lines[0]["loss"] and "held out" in said
     assert {"model.keras", "loss.png", "plan.json"} <= {path.name for path in (tmp_path / "run").iterdir()}
+
+
+def test_it_ends_and_saves_at_the_steps_asked_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Where the host calls for several steps at once too, as on a TPU."""
+    with jobs.start(tmp_path, keep="all") as rt:
+        model = jobs.compiled(rt, steps_per_execution=4)
+        model.fit(rt.feed(jobs.dataset().repeat()), epochs=2, steps_per_epoch=8, callbacks=[recipe.Steps(rt, 13, 5)])
+        assert rt.steps_done == 13 and model.steps_per_execution == 4
+    saved = sorted(int(path.name.partition("-")[2]) for path in (tmp_path / "checkpoints").iterdir())
+    assert saved == [5, 8, 10, 13] and "retracing" not in caplog.text
 
 
 def test_the_language_model_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
