@@ -192,7 +192,8 @@ def _answer(command: str, given: Any, field: Field) -> Answer:
     if given.objective == "job":
         if required:
             raise UsageError("--with goes with --objective pack, static or simple", where=f"--with {given.required}")
-        return order.select(field.graph, given.k)
+        idle = [place for place, device in enumerate(field.devices) if not device.in_use]
+        return order.select(field.graph, given.k, idle if len(idle) < given.k else ())
     indices = [device.index for device in field.devices]
     if given.objective == "pack":
         found = order.pack(field.links, indices, given.k, required)

@@ -13,7 +13,7 @@ from hwal.values import Picked
 
 
 def for_a_run(devices: Sequence[Device], links: Sequence[Link], count: int | None = None) -> Picked:
-    """`count` devices, or all; those in use only where there are not enough others."""
+    """`count` devices, or all; those in use only where there are not enough others, and then beside all of these."""
     chosen, others = fastest([device for device in devices if not device.parts])
     why = [f"not mixed with {', '.join(others)}"] if others else []
     used = [device for device in chosen if device.in_use]
@@ -25,7 +25,7 @@ def for_a_run(devices: Sequence[Device], links: Sequence[Link], count: int | Non
     field = free if enough else list(chosen)
     net = graph(field, links)
     if count is not None and 0 < count < len(field):
-        answer = select(net, count)
+        answer = select(net, count, () if enough else [place for place, device in enumerate(field) if not device.in_use])
         worst = f", their worst link {answer.bottleneck}" if answer.bottleneck else ""
         why.insert(0, f"the best {count} of {len(field)}{worst}: {answer.why}")
         field = [field[place] for place in answer.places]

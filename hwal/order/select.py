@@ -6,6 +6,7 @@ ones (see hwal.order.ring). A sum over all pairs, which fleets' allocators maxim
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import add
 
 from hwal.order.answer import Answer
@@ -18,20 +19,22 @@ JOB = "job: worst link of the ring, then its sum, then fewest NUMA nodes, then P
 STARTS = 24  # of sets that are grown where there are too many devices to weigh all
 
 
-def select(net: Graph, k: int) -> Answer:
-    """The best k of the graph's devices, in PCI order. Needs 1 ≤ k ≤ n."""
+def select(net: Graph, k: int, must: Sequence[int] = ()) -> Answer:
+    """The best k of the graph's devices, in PCI order, those of `must` among them. Needs 1 ≤ k ≤ n and len(must) ≤ k."""
     n = net.n
     if k == 1:
-        return Answer((0,), JOB, None, True, "one device has no links: the first")
+        return Answer(tuple(must) or (0,), JOB, None, True, "one device has no links: the first")
     if k == n:
         return _answer(net, tuple(range(n)), True, f"there are {n}: all of them")
     if net.is_uniform() and (None not in net.numa or set(net.numa) == {None}):
-        return _answer(net, _fewest_nodes(net, k), True, f"{net.alike()}: the fewest NUMA nodes, proven")
+        return _answer(net, _fewest_nodes(net, k, must), True, f"{net.alike()}: the fewest NUMA nodes, proven")
     if n <= EXACT:
-        return _answer(net, _exact(net, k), True, f"all sets of {k} of {n} devices were weighed (dynamic program over sets)")
+        return _answer(
+            net, _exact(net, k, must), True, f"all sets of {k} of {n} devices were weighed (dynamic program over sets)"
+        )
     return _answer(
         net,
-        _grow(net, k),
+        _grow(net, k, must),
         False,
         f"{n} devices are too many to weigh every set of {k}: the best of those grown device by device",
     )
@@ -42,43 +45,51 @@ def _answer(net: Graph, places: tuple[int, ...], exact: bool, why: str) -> Answe
     return Answer(places, JOB, ring.bottleneck, exact, why, None, net.assumed, ring.total)
 
 
-def _fewest_nodes(net: Graph, k: int) -> tuple[int, ...]:
-    """k of n equally linked devices, on as few NUMA nodes as they fit on."""
+def _fewest_nodes(net: Graph, k: int, must: Sequence[int]) -> tuple[int, ...]:
+    """k of n equally linked devices, on as few NUMA nodes as they fit on: those of `must`, what is beside them, then others."""
+    beside = [place for place in range(net.n) if place not in must and net.numa[place] in {net.numa[own] for own in must}]
+    taken = [*must, *beside][: max(k, len(must))]
+    left = [place for place in range(net.n) if place not in taken]
+    return tuple(sorted([*taken, *_fewest(net, left, k - len(taken))]))
+
+
+def _fewest(net: Graph, left: Sequence[int], k: int) -> Sequence[int]:
+    """k of these places, on as few NUMA nodes as they fit on."""
     if k == 0 or None in net.numa:
-        return tuple(range(k))
+        return left[:k]
     nodes: dict[int | None, list[int]] = {}
-    for place, node in enumerate(net.numa):
-        nodes.setdefault(node, []).append(place)
+    for place in left:
+        nodes.setdefault(net.numa[place], []).append(place)
     whole = [places for places in nodes.values() if len(places) >= k]
     if whole:
-        return tuple(min(whole)[:k])
+        return min(whole)[:k]
     largest = sorted(nodes.values(), key=lambda places: (-len(places), places))
     chosen: list[int] = []
     for places in largest:
         chosen += places[: k - len(chosen)]
-    return tuple(sorted(chosen))
+    return chosen
 
 
-def _exact(net: Graph, k: int) -> tuple[int, ...]:
+def _exact(net: Graph, k: int, must: Sequence[int]) -> tuple[int, ...]:
     low, high = 0, net.levels - 1
     while low < high:  # the best level at which k devices lie on a ring
         middle = (low + high + 1) // 2
-        if _rings(net, middle, k, first=True):
+        if _rings(net, middle, k, must, first=True):
             low = middle
         else:
             high = middle - 1
-    rings = _rings(net, low, k, first=False)
+    rings = _rings(net, low, k, must, first=False)
     return min(rings, key=lambda places: (-rings[places], len({net.numa[p] for p in places}), places))
 
 
-def _rings(net: Graph, floor: int, k: int, first: bool) -> dict[tuple[int, ...], int]:
-    """Sets of k devices that lie on a ring of links of at least level `floor` -> the most that their speeds come to.
+def _rings(net: Graph, floor: int, k: int, must: Sequence[int], first: bool) -> dict[tuple[int, ...], int]:
+    """Sets of k devices, those of `must` among them, that lie on a ring of links of at least level `floor` -> the most that their speeds come to.
 
     With `first` the first one found is enough.
     """
     found: dict[tuple[int, ...], int] = {}
     n = net.n
-    for start in range(n - k + 1):
+    for start in range(min(n - k, *must) + 1 if must else n - k + 1):
         later = range(start + 1, n)
         m = len(later)
         step = [[net.speed[a][b] if net.level[a][b] >= floor else NEVER for b in later] for a in later]
@@ -86,7 +97,10 @@ def _rings(net: Graph, floor: int, k: int, first: bool) -> dict[tuple[int, ...],
         best: dict[int, list[int]] = {1 << i: [home[i] if j == i else NEVER for j in range(m)] for i in range(m)}
         for _ in range(k - 2):
             best = _longer(best, step, m)
+        needed = sum(1 << place - start - 1 for place in must if place != start)
         for group, row in best.items():
+            if group & needed != needed:
+                continue
             total = max(row) if k == 2 else max(map(add, row, home))
             if total > 0:
                 places = (start, *(later[i] for i in range(m) if group >> i & 1))
@@ -112,11 +126,11 @@ def _longer(best: dict[int, list[int]], step: list[list[int]], m: int) -> dict[i
     return longer
 
 
-def _grow(net: Graph, k: int) -> tuple[int, ...]:
-    """From every device, or from STARTS of them, one after the other that is best linked to those taken."""
+def _grow(net: Graph, k: int, must: Sequence[int]) -> tuple[int, ...]:
+    """From every device, or from STARTS of them, or from `must`, one after the other that is best linked to those taken."""
     found = []
-    for start in range(0, net.n, -(-net.n // STARTS)):
-        chosen, left = [start], set(range(net.n)) - {start}
+    for start in [list(must)] if must else [[place] for place in range(0, net.n, -(-net.n // STARTS))]:
+        chosen, left = start, set(range(net.n)) - set(start)
         while len(chosen) < k:
             best = max(
                 left,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hwal.choose import choose
 from hwal.host import RecordedHost
-from hwal.order import fastest
+from hwal.order import fastest, for_a_run
 from hwal.registry import Registry
 from hwal.topology import Device, straggler
 from hwal.values import Choice, Target
@@ -35,7 +37,7 @@ def indices(choice: Choice) -> list[int]:
         ("cuda-in-use", 3, [5, 6, 7]),  # on one NUMA node
         ("cuda-in-use", 1, [2]),
         ("rocm-mi250x-8", 2, [0, 1]),
-        ("rocm-in-use", 7, [0, 1, 2, 3, 4, 5, 6]),
+        ("rocm-in-use", 7, [0, 1, 2, 3, 4, 6, 7]),
         ("rocm-in-use", None, [0, 1, 3, 4, 6, 7]),
     ],
 )
@@ -56,6 +58,18 @@ def test_devices_that_others_use() -> None:
     enough = taken("cuda-in-use", 6)
     assert len(enough.devices) == 6 and "for want of free ones: 0 (2 processes" in enough.why
     assert len(taken("cuda-in-use", 8).devices) == 8, "and all where all are asked for"
+
+
+@pytest.mark.parametrize("machine", ["cuda-dgx-1v", "cuda-hgx-h100", "rocm-mi250x-8", "cuda-dgx-2"])
+@pytest.mark.parametrize("busy", [(0, 1, 2, 3), (5,), (0, 2, 4, 6)])
+def test_none_in_use_is_taken_while_a_free_one_idles(machine: str, busy: tuple[int, ...]) -> None:
+    host = RecordedHost.load(gpus.HOSTS / machine)
+    probe = Registry(host).load(machine.partition("-")[0]).probe(host)
+    devices = [replace(device, users=int(device.index in busy)) for device in probe.devices]
+    for count in range(1, len(devices) + 1):
+        picked = for_a_run(devices, probe.links, count).devices
+        used, idle = sum(device.in_use for device in picked), len(devices) - len(busy)
+        assert (len(picked), used) == (count, max(0, count - idle))
 
 
 def test_ranks_that_choose_each_for_itself_leave_use_aside() -> None:

@@ -44,9 +44,11 @@ def test_published_machines_by_brute_force(name: str) -> None:
 @given(nets(4, 6), st.data())
 def test_any_machine_by_brute_force(network: Graph, data: st.DataObject) -> None:
     k = data.draw(st.integers(2, network.n - 1))
-    best = max(combinations(range(network.n), k), key=lambda places: worth(network, places))
-    found = select(network, k)
-    assert worth(network, found.places)[:3] == worth(network, best)[:3]
+    must = data.draw(st.lists(st.integers(0, network.n - 1), max_size=k, unique=True))
+    sets = [places for places in combinations(range(network.n), k) if set(must) <= set(places)]
+    found = select(network, k, must)
+    assert found.places in sets
+    assert worth(network, found.places)[:3] == max(worth(network, places)[:3] for places in sets)
 
 
 @given(nets(4, 6), st.data())
@@ -68,6 +70,14 @@ def test_one_and_all() -> None:
     assert select(network, 8).places == tuple(range(8))
     assert select(network, 8).bottleneck == "NV2"
     assert select(network, 2).places == (0, 3)
+
+
+def test_what_has_to_be_among_many_is() -> None:
+    many = islands([5] * 4, "NV4", "SYS")
+    for k in (1, 2, 7, 20):
+        for must in ([], [17], [3, 17]):
+            if len(must) <= k:
+                assert set(must) <= set(select(many, k, must).places) and len(select(many, k, must).places) == k
 
 
 def test_a_uniform_fabric_fills_one_node() -> None:
