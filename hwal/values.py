@@ -134,6 +134,9 @@ class HostFacts(Record):
     machine: str
 
 
+FASTEST = 1e15  # bytes per second: no link is; sums of such still are whole numbers that orders are reckoned with
+
+
 @dataclass(frozen=True)
 class Machine(Record):
     """What `hwal devices --json` prints and HWAL_TOPOLOGY or --from reads: all probes' answers, and the choice made of them.
@@ -172,7 +175,11 @@ class Machine(Record):
                 raise RecordError(f"{part!r} is not a list", where=f"{where}.{part}")
             for i, item in enumerate(items):
                 place = f"{where}.{part}[{i}]"
-                backend = kind.from_dict(item, place).backend
+                value = kind.from_dict(item, place)
+                if isinstance(value, Link) and not 0 <= (value.bandwidth or 0) <= FASTEST:
+                    what = f"expected bytes per second, 0 to {FASTEST:g}, got {value.bandwidth:g}"
+                    raise RecordError(what, where=f"{place}.bandwidth")
+                backend = value.backend
                 owner = _owner(backend, document["probes"])
                 if owner is None:
                     orphans.append(RecordError(f"no probe is of backend {backend!r}", where=place))

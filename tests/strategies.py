@@ -17,7 +17,7 @@ import hwal
 from hwal.record import Record
 from hwal.registry import BUILT_IN
 from hwal.topology import Device, Link
-from hwal.values import AXES, Choice, Decision, HostFacts, Machine, Plan, Probe, Process, Wrap
+from hwal.values import AXES, FASTEST, Choice, Decision, HostFacts, Machine, Plan, Probe, Process, Wrap
 
 TEXT = st.text(max_size=12)
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
@@ -82,7 +82,9 @@ def probes(draw: st.DrawFn, backend: str | None = None, state: str | None = None
         dataclasses.replace(draw(of(Device)), backend=backend, index=index, id=f"id{index}") for index in range(count)
     )
     links = tuple(
-        dataclasses.replace(draw(of(Link)), backend=backend, a=a, b=b) for a in range(count) for b in range(a + 1, count)
+        dataclasses.replace(draw(of(Link)), backend=backend, a=a, b=b, bandwidth=draw(st.none() | st.floats(0, FASTEST)))
+        for a in range(count)
+        for b in range(a + 1, count)
     )
     hint, ms = draw(st.none() | TEXT), draw(st.none() | FLOATS)
     return Probe(backend, state, draw(TEXT), hint, ms, devices, links, draw(of_type(tuple[str, ...])))  # type: ignore[arg-type]

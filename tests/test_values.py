@@ -203,3 +203,12 @@ def test_a_world_is_local_when_all_its_ranks_are(value: World) -> None:
 def test_a_choice_reads_as_a_sentence() -> None:
     assert str(machine().choice) == "null: asked for; passed over: toy (blocked)"
     assert str(Decision("bf16", "AMX")) == "bf16 (AMX)"
+
+
+@pytest.mark.parametrize("bandwidth", (-1, -0.5, 2e15, 1e300))
+def test_a_link_is_no_slower_than_nothing_and_no_faster_than_any(bandwidth: float) -> None:
+    document = machine().to_dict()
+    document["links"][1]["bandwidth"] = bandwidth
+    with pytest.raises(RecordError, match=r"expected bytes per second, 0 to 1e\+15, got ") as caught:
+        Machine.from_dict(document, "machine.json")
+    assert caught.value.where == "machine.json.links[1].bandwidth"

@@ -100,7 +100,7 @@ def _cut(net: Graph, size: int, floor: int) -> list[tuple[int, ...]] | None:
         return max((total + best(rest ^ bits) for bits, _, total in blocks(rest)), default=NEVER)
 
     rest = (1 << net.n) - 1
-    if best(rest) < 0:
+    if best(rest) < NEVER // 2:
         return None
     cut = []
     while rest:

@@ -102,7 +102,7 @@ def _rings(net: Graph, floor: int, k: int, must: Sequence[int], first: bool) -> 
             if group & needed != needed:
                 continue
             total = max(row) if k == 2 else max(map(add, row, home))
-            if total > 0:
+            if total > NEVER // 2:  # a speed may be 0
                 places = (start, *(later[i] for i in range(m) if group >> i & 1))
                 found[places] = total
                 if first:
@@ -114,12 +114,12 @@ def _longer(best: dict[int, list[int]], step: list[list[int]], m: int) -> dict[i
     """From the best paths through sets of one size to those through sets of one more."""
     longer: dict[int, list[int]] = {}
     for group, row in best.items():
-        if max(row) < 0:
+        if max(row) < NEVER // 2:
             continue
         for end in range(m):
             if not group >> end & 1:
                 total = max(map(add, row, step[end]))
-                if total > 0:
+                if total > NEVER // 2:
                     known = longer.setdefault(group | 1 << end, [NEVER] * m)
                     if total > known[end]:
                         known[end] = total

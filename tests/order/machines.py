@@ -66,10 +66,11 @@ CLASSES = st.sampled_from(("NV4", "NV2", "NV1", "PIX", "PHB", "NODE", "SYS", "")
 
 @st.composite
 def nets(draw: st.DrawFn, least: int = 3, most: int = 7) -> Graph:
-    """Any machine of a few devices, NUMA nodes known, unknown, or some of each."""
+    """Any machine of a few devices, NUMA nodes and speeds known, unknown, or some of each; a speed may be, or round to, 0."""
     n = draw(st.integers(least, most))
     few = draw(st.lists(CLASSES, min_size=1, max_size=3))
-    links = [Link(a, b, draw(st.sampled_from(few)), backend="cuda") for a, b in combinations(range(n), 2)]
+    speeds = st.sampled_from(draw(st.sampled_from(((None,), (0.0,), (1e3, 2e6), (None, 0.0, 25e9)))))
+    links = [Link(a, b, draw(st.sampled_from(few)), draw(speeds), backend="cuda") for a, b in combinations(range(n), 2)]
     numa = draw(st.lists(st.sampled_from((None, 0, 1)), min_size=n, max_size=n))
     return graph([Device("cuda", i, numa=numa[i]) for i in range(n)], links)
 
