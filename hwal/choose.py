@@ -41,7 +41,8 @@ def choose(
         raise DeviceError(f"backend {target.backend!r} is not installed here", where=f"--device {target}", why=probe.reason)
     picked = backend.unnamed(probe, count) if target.spec is None else Picked(backend.select(target, probe))
     if not picked.devices:
-        raise DeviceError(f"--device {target} leaves no device", where=f"--device {target}", hint=f"--device {backend.name}")
+        hint = "hwal devices" if target.spec is None else f"--device {backend.name}"
+        raise DeviceError(f"--device {target} leaves no device", where=f"--device {target}", why=picked.why, hint=hint)
     return Choice(target, backend.name, picked.devices, _why(picked, f"asked for by --device {target}"))
 
 
@@ -51,7 +52,7 @@ def without_use(probe: Probe) -> Probe:
 
 
 def _why(picked: Picked, how: str) -> str:
-    return f"{describe(picked.devices)}, {how}" + (f"; {picked.why}" if picked.why else "")
+    return f"{describe(picked.devices) or 'no device is left'}, {how}" + (f"; {picked.why}" if picked.why else "")
 
 
 def describe(devices: Sequence[Device]) -> str:

@@ -78,6 +78,13 @@ def main(command: str, argv: Sequence[str]) -> int:
 
     found, choice = look(given.source, given.device)
     field = _field(found, choice, given.mixed)
+    if not field.devices:
+        raise DeviceError(
+            f"no {choice.backend} device is there to choose from",
+            where=parser.prog,
+            why="; ".join(field.notes) or choice.why,
+            hint="hwal devices tells what is there",
+        )
     if command == "select":
         field = _free(field, given.free, given.k)
     answer = _answer(command, given, field)

@@ -8,6 +8,7 @@ asked with one bit for each end, which is quick, and what is below the best such
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from itertools import pairwise
 from operator import add
 
@@ -35,8 +36,7 @@ def order(net: Graph, chain: bool = False) -> Answer:
         if n > EXACT:
             return _answer(net, blocks, chain, True, f"{net.alike()}: one NUMA node after the other, proven")
     if n <= EXACT:
-        floor = threshold(net, chain)
-        places = _best(net, floor, chain)
+        places = _exact(net, chain)
         return _answer(net, places, chain, True, f"every order of {n} devices was weighed (dynamic program over sets)")
     places = large(net, chain)
     answer = _answer(net, places, chain, False, "")
@@ -139,10 +139,10 @@ def weights(net: Graph, floor: int) -> list[list[int]]:
     ]
 
 
-def _best(net: Graph, floor: int, chain: bool) -> tuple[int, ...]:
-    """The best order whose worst link is of level `floor`; among equals the one that begins with the lowest devices."""
-    weight = weights(net, floor)
-    return _walk(weight, net.n, chain)
+@lru_cache(maxsize=8)  # a choice and the command that goes on from it ask for the same
+def _exact(net: Graph, chain: bool) -> tuple[int, ...]:
+    """The best order; among equals the one that begins with the lowest devices."""
+    return _walk(weights(net, threshold(net, chain)), net.n, chain)
 
 
 def _walk(weight: list[list[int]], n: int, chain: bool) -> tuple[int, ...]:

@@ -15,6 +15,8 @@ from hwal.values import Picked
 def for_a_run(devices: Sequence[Device], links: Sequence[Link], count: int | None = None) -> Picked:
     """`count` devices, or all; those in use only where there are not enough others, and then beside all of these."""
     chosen, others = fastest([device for device in devices if not device.parts])
+    if not chosen:
+        return Picked((), "all are cut into MIG instances, of which a mask names one" if devices else None)
     why = [f"not mixed with {', '.join(others)}"] if others else []
     used = [device for device in chosen if device.in_use]
     free = [device for device in chosen if not device.in_use]

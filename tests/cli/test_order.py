@@ -93,18 +93,21 @@ def test_gpus_that_are_cut_never_stand_in_a_ring(hwal: Hwal, folder: Path) -> No
     rows = ["index, name, mig.mode.current", "0, H100, Disabled", "1, H100, Enabled", "2, H100, Disabled"]
     (folder / "some.csv").write_text("\n".join(rows))
     (folder / "all.csv").write_text("\n".join(row.replace("Disabled", "Enabled") for row in rows))
-    for arguments, one, none in (
-        (("order",), "order: 0 2", "order: "),
-        (("groups", "-g", "2"), "groups: 0 2", "groups: "),
-        (("select", "-k", "1"), "selected: 0", None),
+    for arguments, one in (
+        (("order",), "order: 0 2"),
+        (("groups", "-g", "2"), "groups: 0 2"),
+        (("select", "-k", "1"), "selected: 0"),
     ):
         assert hwal("devices", *arguments, "--from", "some.csv").out.splitlines()[0] == one
-        result = hwal("devices", *arguments, "--from", "all.csv")
-        if none is None:
-            assert (result.code, result.out) == (2, "") and "cut into MIG instances are left out" in result.err
-        else:
-            assert result.out.splitlines() == [none, "note: GPUs that are cut into MIG instances are left out"]
-    assert hwal("devices", "order", "--env", "--from", "all.csv").out == "export CUDA_VISIBLE_DEVICES=''\n"
+        for more in ((), ("--env",), ("--json",)):  # an empty mask would hide every GPU
+            result = hwal("devices", *arguments, "--from", "all.csv", *more)
+            assert (result.code, result.out) == (2, "")
+            assert "no cuda device is there to choose from" in result.err
+            assert "cut into MIG instances are left out" in result.err
+    result = hwal("devices", "order", "--device", "cuda", "--from", "all.csv")
+    assert (result.code, result.out) == (2, "") and "all are cut into MIG instances" in result.err
+    told = " ".join(hwal("devices", "--from", "all.csv").out.split())
+    assert "auto would take cuda: no device is left, priority 100; all are cut into MIG instances" in told
 
 
 def test_select_takes_what_is_free(hwal: Hwal, folder: Path, topo: str) -> None:
