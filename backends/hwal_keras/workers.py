@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
+import shutil
 import socket
 import time
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from hwal.runtime import Job
 
 CLUSTER = "TF_CONFIG"
+LIST = "all"  # the file in which rank 0 tells all addresses
 TICK = 0.05  # seconds between two looks for the others
 HERE, ELSEWHERE = 25.0, 600.0  # seconds to wait for them: on one machine, across several
 
@@ -42,31 +46,72 @@ def meet(job: Job, folder: Path, environ: MutableMapping[str, str] = os.environ)
         probe.bind(("", 0))
         address = f"{name}:{probe.getsockname()[1]}"
     place = folder / f".workers-{round_of(environ)}-{world.port}"
-    place.mkdir(mode=0o700, exist_ok=True)  # the watch's key is in it
-    link: Hub | Spoke | None = None
-    told = ""
+    limit = job.settings.start_timeout or (HERE if world.is_local else ELSEWHERE)
+    link: Hub | Spoke | None
     if world.rank == 0:
         link, told = open_hub(world, name)
-    write_file(place / str(world.rank), f"{address}\n{told}")
-    words = _wait(place, world, job.settings.start_timeout or (HERE if world.is_local else ELSEWHERE))
-    if world.rank != 0:
-        link = join_hub(world, words[0].partition("\n")[2])
-    cluster = {"worker": [word.partition("\n")[0] for word in words]}
-    environ[CLUSTER] = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": world.rank}})
+        addresses = _gather(place, world, limit, address, told)
+    else:
+        addresses, told = _answer(place, world, limit, address)
+        link = join_hub(world, told)
+    environ[CLUSTER] = json.dumps({"cluster": {"worker": addresses}, "task": {"type": "worker", "index": world.rank}})
     return link
 
 
-def _wait(place: Path, world: World, limit: float) -> list[str]:
-    """What every rank has left, in their order."""
+# A run that was killed has left its files in the folder in which it is resumed. So rank 0 clears the folder before it reads,
+# the others write again what went with it, and believe only a list that holds the word which they made up for this start.
+
+
+def _gather(place: Path, world: World, limit: float, address: str, told: str) -> list[str]:
+    """Rank 0's part: lists what all have left, and clears up once they have read it. The addresses, in the order of the ranks.
+
+    `told`: what open_hub gave.
+    """
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(mode=0o700, exist_ok=True)  # the watch's key is in it; another rank may have made it
+    write_file(place / "0", json.dumps([address, ""]))
+    _wait(place, limit, lambda: _absent(place, world))
+    words = [json.loads((place / str(rank)).read_text(encoding="utf-8")) for rank in range(world.size)]
+    addresses, nonces = ([word[part] for word in words] for part in (0, 1))
+    write_file(place / LIST, json.dumps([addresses, nonces, told]))
+    _wait(place, limit, lambda: [rank for rank in range(1, world.size) if (place / str(rank)).exists()])
+    shutil.rmtree(place, ignore_errors=True)
+    return addresses
+
+
+def _answer(place: Path, world: World, limit: float, address: str) -> tuple[list[str], str]:
+    """Another rank's part: leaves its address, and waits for the list. The addresses, and what open_hub told rank 0."""
+    mine, nonce = place / str(world.rank), secrets.token_hex(8)
+    text = json.dumps([address, nonce])
+    found: list[Any] = []
+
+    def missing() -> list[int]:
+        with suppress(FileNotFoundError, FileExistsError):  # rank 0 clears at this moment, or has not told yet
+            place.mkdir(mode=0o700, exist_ok=True)
+            if not mine.exists() or mine.read_text(encoding="utf-8") != text:
+                write_file(mine, text)
+            addresses, nonces, told = json.loads((place / LIST).read_text(encoding="utf-8"))
+            if nonce in nonces:
+                found[:] = addresses, told
+                return []
+        return _absent(place, world) or [0]
+
+    _wait(place, limit, missing)
+    mine.unlink()
+    return found[0], found[1]
+
+
+def _absent(place: Path, world: World) -> list[int]:
+    return [rank for rank in range(world.size) if not (place / str(rank)).exists()]
+
+
+def _wait(place: Path, limit: float, missing: Callable[[], list[int]]) -> None:
+    """Until no rank is `missing` any more. Raises WorldError, which names those that are, after `limit` seconds."""
     deadline = time.monotonic() + limit
-    while True:
-        missing = [rank for rank in range(world.size) if not (place / str(rank)).exists()]
-        if not missing:
-            return [(place / str(rank)).read_text(encoding="utf-8") for rank in range(world.size)]
+    while ranks := missing():
         if time.monotonic() > deadline:
-            named = ", ".join(map(str, missing))
             raise WorldError(
-                f"rank{'s' * (len(missing) > 1)} {named} did not come within {limit:g} s",
+                f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))} did not come within {limit:g} s",
                 where=str(place),
                 why="each worker leaves its address in the run's folder, which all of them must see",
                 hint="--out on a disk that all machines share; --start-timeout S waits longer",

@@ -6,7 +6,12 @@ import json
 import os
 import re
 import signal
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -92,15 +97,50 @@ def test_a_worker_that_hangs_is_named_with_its_step_and_line(tmp_path: Path) -> 
 # where workers meet
 
 
-def test_a_worker_that_does_not_come_is_named(tmp_path: Path) -> None:
-    (tmp_path / "0").write_text("127.0.0.1:1")  # each rank leaves a word of its own
+def meet(folder: Path, rank: int, size: int, limit: float, environ: dict[str, str]) -> Any:
+    world = World(rank, size, rank, size, "torchrun", "127.0.0.1", 29500)
+    job: Any = SimpleNamespace(world=world, settings=SimpleNamespace(start_timeout=limit))
+    return workers.meet(job, folder, environ)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
+def test_workers_meet_where_a_run_that_was_killed_has_left_its_files(tmp_path: Path, order: tuple[int, ...]) -> None:
+    place = tmp_path / ".workers-0-29500"
+    place.mkdir()
+    stale = ["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"]
+    for rank, address in enumerate(stale):
+        (place / str(rank)).write_text(json.dumps([address, "word"]))
+    (place / workers.LIST).write_text(json.dumps([stale, ["", "word", "word"], "127.0.0.1 1 key"]))
+
+    def came(rank: int) -> bool:
+        """Whether a rank has done what it can do alone."""
+        with suppress(FileNotFoundError):  # rank 0 clears
+            return bool(json.loads((place / str(rank)).read_text())[0] != stale[rank])
+        return False
+
+    found: dict[int, dict[str, str]] = {rank: {} for rank in order}
+    with ThreadPoolExecutor(3) as pool:
+        waiting = {}
+        for rank in order:
+            waiting[rank] = pool.submit(meet, tmp_path, rank, 3, 60, found[rank])
+            if rank != order[-1]:
+                wait_for(partial(came, rank))
+        links = {rank: call.result() for rank, call in waiting.items()}
+    clusters = [json.loads(found[rank]["TF_CONFIG"]) for rank in range(3)]
+    assert [one["task"]["index"] for one in clusters] == [0, 1, 2]
+    assert all(one["cluster"] == clusters[0]["cluster"] for one in clusters)
+    met = clusters[0]["cluster"]["worker"]
+    assert len(set(met)) == 3 and not set(met) & set(stale)
+    assert all(links.values()) and not place.exists()
+    for rank in (1, 2, 0):
+        links[rank].close()
+
+
+@pytest.mark.parametrize(("rank", "named"), [(0, "ranks 1, 2"), (1, "ranks 0, 2")])
+def test_workers_that_do_not_come_are_named(tmp_path: Path, rank: int, named: str) -> None:
     with pytest.raises(WorldError) as caught:
-        workers._wait(tmp_path, World(0, 3, 0, 3, "torchrun", "127.0.0.1", 1), 0.2)
-    assert caught.value.what == "ranks 1, 2 did not come within 0.2 s" and "--start-timeout" in (caught.value.hint or "")
-    for rank in (1, 2):
-        (tmp_path / str(rank)).write_text(f"127.0.0.1:{rank + 1}")
-    found = workers._wait(tmp_path, World(0, 3, 0, 3, "torchrun", "127.0.0.1", 1), 0.2)
-    assert found == ["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"]
+        meet(tmp_path, rank, 3, 0.2, {})
+    assert caught.value.what == f"{named} did not come within 0.2 s" and "--start-timeout" in (caught.value.hint or "")
 
 
 @pytest.mark.parametrize(
