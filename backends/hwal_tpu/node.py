@@ -10,18 +10,16 @@ from typing import Any
 import tensorflow as tf
 
 from hwal.errors import ScriptError
+from hwal_tpu.names import file_names
 
 PYTHON = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})  # from_generator, py_function, numpy_function
-READERS = frozenset({
-    "TFRecordDataset", "TFRecordDatasetV2", "TextLineDataset", "FixedLengthRecordDataset", "FixedLengthRecordDatasetV2",
-    "CSVDataset", "CSVDatasetV2", "ReadFile", "MatchingFiles", "MatchingFilesDataset",
-})  # fmt: skip
 REMOTE = "gs://"
 
 
 def check_data(data: Any, address: str) -> None:
     """Raises ScriptError for a dataset that the Node at `address` cannot read: one that calls Python, or local files."""
-    operations, texts = contents(data)
+    graph = graph_of(data)
+    operations = {node.op for nodes in (graph.node, *(f.node_def for f in graph.library.function)) for node in nodes}
     if called := sorted(operations & PYTHON):
         raise ScriptError(
             f"the dataset calls Python ({called[0]}: from_generator, py_function or a Hugging Face to_tf_dataset)",
@@ -29,8 +27,8 @@ def check_data(data: Any, address: str) -> None:
             why=f"the TPU Node at {address} reads its data itself, and has no Python of this script's",
             hint=f"TFRecord files on {REMOTE}…, or arrays in memory: tf.data.Dataset.from_tensor_slices((x, y))",
         )
-    local = next((text for text in texts if _is_path(text)), None)
-    if operations & READERS and local is not None:
+    local = next((name for name in file_names(graph) if name and "://" not in name), None)
+    if local is not None:
         raise ScriptError(
             f"the dataset reads {local:.80}, a file of this machine",
             where="rt.feed",
@@ -39,17 +37,10 @@ def check_data(data: Any, address: str) -> None:
         )
 
 
-def contents(data: Any) -> tuple[set[str], list[str]]:
-    """The names of a dataset's operations, those of its functions among them, and the texts that it was given."""
+def graph_of(data: Any) -> Any:
+    """A dataset as TensorFlow's GraphDef."""
     graph = tf.compat.v1.GraphDef()
     variant = tf.data.experimental.to_variant(data)
     serialized = tf.raw_ops.DatasetToGraphV2(input_dataset=variant, external_state_policy=1)  # 1: state is ignored
     graph.ParseFromString(serialized.numpy())
-    nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
-    constants = [node.attr["value"].tensor for node in nodes if node.op == "Const"]
-    texts = [text.decode(errors="replace") for tensor in constants for text in tensor.string_val]
-    return {node.op for node in nodes}, texts
-
-
-def _is_path(text: str) -> bool:
-    return "://" not in text and ("/" in text or text.endswith((".tfrecord", ".tfrecords", ".txt", ".csv")))
+    return graph

@@ -98,14 +98,27 @@ def test_chips_of_this_machine_that_do_not_answer_are_an_error_in_words() -> Non
 def test_a_node_reads_arrays_of_this_process_and_files_on_gs() -> None:
     x, y = jobs.rows()
     check_data(tf.data.Dataset.from_tensor_slices((x, y)).map(lambda a, b: (a * 2, b)).shuffle(10).batch(8), NODE)
-    check_data(tf.data.TFRecordDataset(["gs://bucket/a.tfrecord"]).batch(8), NODE)
+    names = ["gs://bucket/a.tfrecord", "gs://bucket/b.tfrecord"]
+    check_data(tf.data.TFRecordDataset(names).map(lambda s: tf.strings.split(s, "/")[-1]).batch(8), NODE)
+    labelled = tf.data.Dataset.from_tensor_slices((names, ["cats/old", "dogs/young"])).shuffle(2)
+    check_data(labelled.map(lambda name, label: (tf.io.read_file(name), label)).batch(8), NODE)
+    parts = tf.data.Dataset.from_tensor_slices(["train/1.txt", "train/2.txt"])
+    check_data(parts.map(lambda part: "gs://bucket/" + part).interleave(tf.data.TextLineDataset).batch(8), NODE)
+    check_data(parts.map(lambda part: tf.io.read_file(tf.strings.join(["gs://b", part], "/"))).batch(8), NODE)
 
 
 def test_a_file_of_this_machine_is_an_error_before_the_first_step(tmp_path: Path) -> None:
     path = tmp_path / "rows.tfrecord"
     path.touch()
+    captured, slices = tf.constant(str(path)), tf.data.Dataset.from_tensor_slices
     for data in (
         tf.data.TFRecordDataset([str(path)]).batch(8),
+        tf.data.TFRecordDataset(["gs://bucket/a", str(path), "gs://bucket/b"], num_parallel_reads=2).repeat().batch(8),
+        tf.data.Dataset.list_files(str(path)).interleave(tf.data.TFRecordDataset, num_parallel_calls=2).batch(8),
+        tf.data.Dataset.from_tensor_slices(([1], [str(path)])).shuffle(2).map(lambda n, f: (n, tf.io.read_file(f))).batch(8),
+        tf.data.Dataset.range(3).map(lambda n: tf.io.read_file(tf.constant(str(path)) + tf.strings.as_string(n))).batch(8),
+        tf.data.Dataset.range(3).flat_map(lambda n: tf.data.TextLineDataset(captured)).batch(8),
+        tf.data.Dataset.from_tensors([str(path)]).flat_map(slices).shuffle(2).map(tf.io.read_file).batch(8),
         tf.data.Dataset.from_tensor_slices([str(path)]).interleave(tf.data.TextLineDataset).batch(8),
         tf.data.Dataset.from_tensor_slices([str(path)]).map(tf.io.read_file).batch(8),
     ):
@@ -117,6 +130,12 @@ def test_a_file_of_this_machine_is_an_error_before_the_first_step(tmp_path: Path
             f"  why:   the TPU Node at {NODE} is another machine: it reads its data itself, from gs:// only",
             f"  try:   gsutil cp {path!s:.80} gs://BUCKET/, and that name in the script; or arrays in memory",
         ]
+
+
+@pytest.mark.parametrize("name", ["x.tfrec", "rows", "data/x", "file"])
+def test_a_name_that_does_not_look_like_a_file_is_one_where_it_is_read(name: str) -> None:
+    with pytest.raises(ScriptError, match=f"the dataset reads {name}, a file of this machine"):
+        check_data(tf.data.TFRecordDataset(name).batch(8), NODE)
 
 
 def test_python_in_the_dataset_is_an_error_before_the_first_step() -> None:
