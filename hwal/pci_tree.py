@@ -129,6 +129,19 @@ def links(found: list[Leaf], backend: str, where: str, direct: str) -> tuple[Lin
     return tuple(result)
 
 
+def notes(found: list[Leaf], classes: tuple[str, ...]) -> list[str]:
+    """What the links tell of GPUs that are not in the file: a job with a mask, or a container, has some only."""
+    known = {leaf.address for leaf in found}
+    strays = [
+        (count, target)
+        for leaf in found
+        for target, (count, kind, _) in leaf.direct.items()
+        if target not in known and kind[:6] in classes
+    ]
+    names = ", ".join(sorted({target for _, target in strays}))
+    return [f"{sum(count for count, _ in strays)} links lead to GPUs that are not in the file: {names}"] if strays else []
+
+
 def _count(one: Leaf, other: Leaf, where: str, direct: str) -> int:
     """Direct links of a pair: between the two, or of each to the switches they share."""
     there, line = one.direct.get(other.address, (0, "", 0)), 0

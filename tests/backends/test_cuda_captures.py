@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import combinations
 
 import pytest
@@ -76,6 +77,11 @@ def test_ids_that_were_masked_are_left_out() -> None:
         (LIST + "GPU 2: NVIDIA H2", 5),
         (PORTS.replace("Link 1: 25 GB/s", "Link 0: 25 GB/s"), 3),
         (PORTS.replace("25.781 GB/s", "25.781"), 5),
+        (PORTS.replace("\t Link 0: 25 GB/s\n", ""), 1),
+        (PORTS.replace("Link 1: 25 GB/s", "Link 55: 25 GB/s"), 1),
+        (LIST.replace("Device  1", "Device  2"), 1),
+        (LIST.replace("Device  1", "Device  0"), 1),
+        ("".join(line for line in LIST.splitlines(True) if "Device  0" not in line), 1),
         (PORTS.partition("\t Link 1: <inactive>")[0], 4),
     ],
 )
@@ -113,6 +119,11 @@ def test_rows_of_csv() -> None:
         (CSV.replace("\n1, ", "\n2, "), 3),
         (CSV.replace("\n1, ", "\n0, "), 3),
         (CSV.replace("61:00.0", "4A:00.0"), 3),
+        (CSV.replace("00000000:4A", "0000Z000:4A"), 2),
+        (CSV.replace("81920 MiB", "ZZ"), 2),
+        (CSV.replace("[Unknown Error]", "MiB"), 3),
+        (CSV.replace("8.0", "8"), 2),
+        (CSV.replace("\n1, ", "\nZ, "), 3),
         (CSV + CSV.splitlines()[0], 4),
     ],
 )
@@ -165,6 +176,9 @@ XML = """\
 """
 
 
+MIG_LINES = ("Index", "GPU Instance ID", "Compute Instance ID")
+
+
 def test_the_whole_query() -> None:
     probe = read(QUERY)
     assert [device.memory_bytes for device in probe.devices] == [81559 << 20, None]
@@ -183,6 +197,12 @@ def test_the_whole_query() -> None:
         (QUERY.rpartition("GPU 0000")[0], 21),
         (QUERY.rpartition("    GPU UUID")[0], 23),
         (QUERY.replace("0D:00.0", "0C:00.0"), 22),
+        *((re.sub(rf"\n *{name}\b.*", "", QUERY, count=1), 7) for name in ("MIG Device", *MIG_LINES)),
+        *((re.sub(rf"(\n *{name} .*: )\d+", r"\1ZZ", QUERY, count=1), 7) for name in MIG_LINES),
+        (re.sub(r"(\n *Index .*: )0", r"\g<1>1", QUERY), 7),
+        (QUERY.replace("81559 MiB", "ZZ"), 7),
+        (XML.replace("183359 MiB", "ZZ"), 5),
+        (XML.replace("  </gpu>", "<mig_devices><mig_device><index>0</index></mig_device></mig_devices>  </gpu>"), 5),
         (XML.rpartition("  </gpu>")[0], 10),
         (XML.replace("<attached_gpus>1", "<attached_gpus>8"), 3),
         (XML.replace('id="00000000:53:00.0"', 'id=""'), 5),
@@ -235,6 +255,8 @@ def test_lists_of_pci() -> None:
     assert [device.pci for device in probe.devices] == ["0001:00:00.0", "0000:0b:00.0"]
     assert "1 NVSwitches, by which all GPUs are linked alike" in probe.notes
     assert hwal_cuda.backend.capture(LSPCI.splitlines()[0], "x") is None
+    with pytest.raises(RecordError, match="two PCI functions in one line"):
+        read(LSPCI.replace(" (rev a1)\n", " ", 1))
     with pytest.raises(RecordError, match="is no PCI function"):
         read(LSPCI + "0006:00:00.0 3D controller [0302]: NVIDIA Corp")
 

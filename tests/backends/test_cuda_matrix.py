@@ -141,3 +141,20 @@ def test_nics_by_gpu() -> None:
     assert [device.nics for device in read(cut).devices] == [expected[0], {}], "which is whose?"
     assert read(SPACES).devices[0].nics == {"mlx5_0": "SYS"}
     assert read(NICS.replace("SYS\tPXB", "SOC\tPXB")).devices[1].nics == expected[1]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        ("NV4\tPIX", "NV4\tSYS", 4),
+        ("NIC0\tPIX", "NIC0\tPXB", 4),
+        ("NIC0\tPIX\tSYS", "NIC0\tPIX", 4),
+        ("NIC0\tPIX\tSYS", "NIC0\tPIX\tSYS\tSYS", 4),
+        ("\n\nNIC L", "\nNIC0\tPIX\tSYS\t X \tSYS\tSYS\n\nNIC L", 5),
+    ],
+)
+def test_a_nic_s_row_says_what_the_gpus_rows_say(old: str, new: str, line: int) -> None:
+    assert NICS.count(old) == 1
+    with pytest.raises(RecordError, match="NIC0") as caught:
+        read(NICS.replace(old, new))
+    assert caught.value.where == f"capture.txt, line {line}"

@@ -66,7 +66,9 @@ NUMA BW TABLE:
 def amd_smi_json(**changes: object) -> str:
     def link(gpu: int, there: int) -> dict[str, object]:
         own = {"gpu": there, "bdf": f"0000:0{there}:00.0", "weight": 15, "link_status": "ENABLED", "link_type": "XGMI"}
-        return {**own, "num_hops": 1, "bandwidth": "50000-100000", **changes} if gpu != there else {"gpu": there}
+        if gpu == there:
+            return {**own, "weight": 0, "link_type": "SELF", "num_hops": 0, "bandwidth": "N/A"}
+        return {**own, "num_hops": 1, "bandwidth": "50000-100000", **changes}
 
     gpus = [{"gpu": i, "bdf": f"0000:0{i}:00.0", "links": [link(i, j) for j in range(2)]} for i in range(2)]
     return "$ amd-smi topology --json\n" + json.dumps(gpus, indent=4)
@@ -85,6 +87,13 @@ BY_FACT = json.dumps(
         for gpu in range(2)
     ]
 )
+
+
+def changed(text: str, old: str, new: str, place: int = 1) -> str:
+    """The text with one of the places changed where `old` stands (1 the first)."""
+    parts = text.split(old)
+    assert len(parts) > place
+    return old.join(parts[:place]) + new + old.join(parts[place:])
 
 
 def read(text: str) -> Probe:
@@ -130,10 +139,17 @@ def test_amd_smi() -> None:
         (ROCM_SMI.replace("       GPU0         GPU1         GPU2", "GPU0 GPU1 x", 1), 3, "header should name the GPUs"),
         (AMD_SMI.replace("XGMI         SELF", "PCIE         SELF"), 14, "is PCIE, but"),
         (AMD_SMI.replace("0000:22", "0000:23", 2), 3, "the access table is of other GPUs"),
-        (amd_smi_json()[:-40], 35, "not JSON"),
-        (amd_smi_json().replace("    },\n    {", "    },\n    ...\n    {"), 21, "left out"),
-        (amd_smi_json().replace('"gpu": 1,\n        "bdf"', '"gpu": 7,\n        "bdf"'), 21, "GPU 1 is not in its place"),
+        (amd_smi_json()[:-40], 47, "not JSON"),
+        (amd_smi_json().replace("    },\n    {", "    },\n    ...\n    {"), 27, "left out"),
+        (amd_smi_json().replace('"gpu": 1,\n        "bdf"', '"gpu": 7,\n        "bdf"'), 27, "GPU 1 is not in its place"),
         (amd_smi_json(link_type="WIRE"), 3, "GPU 0 to 1 is WIRE"),
+        (changed(amd_smi_json(), '"weight": 15', '"weight": 99'), 3, "weight: GPU 0 to 1 is 99, GPU 1 to 0 15"),
+        (changed(amd_smi_json(), "50000-100000", "1-999999"), 3, "numa bw: GPU 0 to 1 is 1-999999"),
+        (changed(amd_smi_json(), "ENABLED", "DISABLED", 2), 3, "access: GPU 0 to 1 is DISABLED"),
+        (amd_smi_json().replace("0000:01:00.0", "0000:00:00.0"), 27, "a second GPU at 0000:00:00.0"),
+        (amd_smi_json().replace("0000:01:00.0", "zz:zz"), 27, "'zz:zz', which is no PCI address"),
+        (changed(amd_smi_json(), "0000:01:00.0", "0000:02:00.0"), 3, "GPU 0 has GPU 1 at 0000:02:00.0"),
+        (BY_FACT.replace('"gpu_1": 40}', '"gpu_1": 72}', 1), 1, "weight: GPU 0 to 1 is 72, GPU 1 to 0 40"),
     ],
 )
 def test_damage_names_the_line(text: str, line: int, says: str) -> None:
@@ -194,6 +210,12 @@ def test_damaged_kfd_is_refused() -> None:
     less = {path: text for path, text in KFD.items() if path != "nodes/3/io_links/1/properties"}
     with pytest.raises(RecordError, match="node 2 has a link to node 3 which that does not have back"):
         read(json.dumps(less, indent=1))
+    lost = {path: text for path, text in KFD.items() if not path.startswith("nodes/4/")}
+    with pytest.raises(RecordError, match="node 2 has a link to node 4, which the file lacks"):
+        read(json.dumps(lost, indent=1))
+    gap = {path: text for path, text in KFD.items() if not path.startswith("nodes/1/")}
+    with pytest.raises(RecordError, match="a node 2, but no node 1"):
+        read(json.dumps(gap, indent=1))
     with pytest.raises(RecordError, match="no GPU"):
         read(json.dumps({"nodes/0/properties": node(0, 64)}))
     with pytest.raises(RecordError, match="not JSON"):
@@ -221,6 +243,9 @@ def test_the_tree_of_rccl() -> None:
         ("PHB", None, None),
     ]
     assert [device.arch for device in probe.devices] == ["gfx906", "gfx90a", "gfx906"]
+    alone = "\n".join(TREE.splitlines()[:4] + TREE.splitlines()[6:])  # as a job sees it that has a mask
+    assert read(alone).notes == ("4 links lead to GPUs that are not in the file: 0000:20:00.0",)
+    assert probe.notes == ()
     with pytest.raises(RecordError, match=r"4 xgmi links to 0000:20:00\.0, which has 2 back"):
         read(TREE.replace('target="0000:1d:00.0" count="4"', 'target="0000:1d:00.0" count="2"'))
 

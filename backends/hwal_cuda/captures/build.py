@@ -30,15 +30,28 @@ def known(text: str | None) -> str | None:
 
 
 def mebibytes(text: str | None) -> int | None:
-    """Bytes of `81559 MiB` or `81559`."""
-    found = re.fullmatch(r"(\d+)( MiB)?", known(text) or "")
-    return int(found[1]) << 20 if found and int(found[1]) else None
+    """Bytes of `81559 MiB` or `81559`; None where the tool knows of none. Raises ValueError for anything else."""
+    value = known(text)
+    if value is None:
+        return None
+    found = re.fullmatch(r"(\d+)( MiB)?", value)
+    if found is None:
+        raise ValueError(f"{value[:60]!r} is no size of a memory")
+    return int(found[1]) << 20 or None
 
 
 def address(text: str | None) -> str | None:
     """`00000000:4A:00.0` as the kernel writes it: `0000:4a:00.0`."""
     found = re.fullmatch(r"([0-9A-Fa-f]{4,8}):([0-9A-Fa-f]{2}):([0-9A-Fa-f]{2})\.([0-9A-Fa-f])", (text or "").strip())
     return f"{int(found[1], 16):04x}:{found[2]}:{found[3]}.{found[4]}".lower() if found else None
+
+
+def numbered(numbers: Sequence[int], what: str) -> str | None:
+    """In what the numbers of a GPU's parts are not 0, 1, 2 …: one that is missing, or is there twice; None where they are."""
+    for place, number in enumerate(sorted(numbers)):
+        if number != place:
+            return f"{what} {number} for the second time" if number < place else f"{what} {number}, but no {what} {place}"
+    return None
 
 
 def check_numbers(devices: Sequence[Device], lines: Sequence[int], where: str, tool: str, lost: bool = False) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hwal.topology import Device
 from hwal.values import Probe
-from hwal_cuda.captures.build import IN_MIG, address, check_numbers, damaged, known, mebibytes, probe
+from hwal_cuda.captures.build import IN_MIG, address, check_numbers, damaged, known, mebibytes, numbered, probe
 
 GPU = re.compile(r"GPU (\d+): (.+) \(UUID: (GPU-[0-9A-Fa-f-]+)\)$")
 MIG = re.compile(r"\s+MIG (\S+)\s+Device\s+(\d+): \(UUID: (MIG-\S+)\)$")
@@ -27,15 +27,17 @@ def read_gpus(lines: list[str], where: str) -> Probe | None:
     notes: list[str] = []
     lost: list[str] = []
     ports: dict[int, float] = {}
-    listed: list[tuple[str | None, dict[int, float], int]] = []  # name, links, line
+    instances: list[int] = []
+    listed: list[tuple[str | None, dict[int, float], list[int], int]] = []  # name, links, MIG instances, line
     for number, line in enumerate(lines, 1):
         if found := GPU.match(line.rstrip()):
-            ports = {}
-            listed.append((found[2], ports, number))
+            ports, instances = {}, []
+            listed.append((found[2], ports, instances, number))
             devices.append(Device("cuda", len(devices), name=found[2], id=found[3], outer=int(found[1])))
         elif devices and (found := MIG.match(line.rstrip())):
             if found[3] in devices[-1].parts:
                 raise damaged(f"the MIG instance {found[3]} for the second time", where, number, tool)
+            instances.append(int(found[2]))
             devices[-1] = replace(devices[-1], parts=(*devices[-1].parts, found[3]))
         elif devices and (found := PORT.match(line.rstrip())):
             if int(found[1]) in ports:
@@ -53,9 +55,11 @@ def read_gpus(lines: list[str], where: str) -> Probe | None:
             raise damaged(f"{line.strip()[:60]!r} is nothing that the tool prints", where, number, tool)
     if not devices:
         raise damaged("no GPU in it that can be reached", where, len(lines), tool)
-    check_numbers(devices, [number for _, _, number in listed], where, tool, lost=bool(lost))
-    for name, found_ports, number in listed:  # links that are down are listed too
-        most = max(len(others) for other, others, _ in listed if other == name)
+    check_numbers(devices, [number for *_, number in listed], where, tool, lost=bool(lost))
+    for name, found_ports, cut, number in listed:  # links that are down are listed too
+        if what := numbered(list(found_ports), "link") or numbered(cut, "MIG device"):
+            raise damaged(what, where, number, tool)
+        most = max(len(others) for other, others, *_ in listed if other == name)
         if found_ports and len(found_ports) < most:
             raise damaged(f"{len(found_ports)} links listed, {most} of another {name}", where, number, tool)
     return probe(devices, tool, [*lost, *notes, *_down(devices, links), *_cut(devices)])
@@ -93,7 +97,10 @@ def read_csv(lines: list[str], where: str) -> Probe | None:
         wanted = row.get("count") or wanted
         if cells == [cell.strip() for cell in lines[at].split(",")]:
             raise damaged("the header for the second time", where, number, tool)
-        devices.append(_device(row, len(devices)))
+        try:
+            devices.append(_device(row, len(devices)))
+        except ValueError as error:
+            raise damaged(str(error), where, number, tool) from None
         at_line.append(number)
     if not devices:
         raise damaged("a header, and no GPU below it", where, at + 2, tool)
@@ -106,7 +113,16 @@ def read_csv(lines: list[str], where: str) -> Probe | None:
 
 
 def _device(row: dict[str, str | None], place: int) -> Device:
+    """Raises ValueError for a cell that is no value of its column."""
     memory, index, capability = mebibytes(row.get("memory.total")), row.get("index"), row.get("compute_cap")
+    bus = row.get("pci.bus_id") or row.get("gpu_bus_id")
+    for name, value, is_one in (
+        ("PCI address", bus, address(bus)),
+        ("number of a GPU", index, (index or "").isdigit()),
+        ("compute capability", capability, re.fullmatch(r"\d+\.\d", capability or "")),
+    ):
+        if value is not None and not is_one:
+            raise ValueError(f"{value[:60]!r} is no {name}")
     return Device(
         "cuda",
         place,
@@ -114,8 +130,8 @@ def _device(row: dict[str, str | None], place: int) -> Device:
         id=row.get("uuid") or row.get("gpu_uuid"),
         memory_bytes=memory,
         arch=f"sm_{capability.replace('.', '')}" if capability else None,
-        pci=address(row.get("pci.bus_id") or row.get("gpu_bus_id")),
-        outer=int(index) if index and index.isdigit() else None,
+        pci=address(bus),
+        outer=int(index) if index else None,
         parts=(IN_MIG,) if row.get("mig.mode.current") == "Enabled" else (),
         sources={"memory_bytes": "text"} if memory else {},
     )

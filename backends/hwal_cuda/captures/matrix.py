@@ -14,7 +14,7 @@ from itertools import combinations, takewhile
 from hwal.topology import Device, Link
 from hwal.values import Probe
 from hwal_cuda.captures.build import damaged, probe
-from hwal_cuda.captures.nics import legend, near
+from hwal_cuda.captures.nics import check, legend, near
 
 TOOL = "nvidia-smi topo -m"
 CELL = re.compile(r"X|NV\d+|PIX|PXB|PHB|PSB|NODE|SYS|SOC|N/A")
@@ -99,7 +99,15 @@ def _square(rows: list[str], at: int, where: str) -> Square:
         label = rows[after].split()[0]
         what = f"a row of {label}, which has " + ("one already" if label in labels else "no column")
         raise damaged(what, where, after + 1, TOOL)
+    beside = [rows[line].split()[1 + len(labels) :] for line in lines]
+    if wrong := check(others, beside, rows[: _end(rows, number)], number + 1):
+        raise damaged(wrong[1], where, wrong[0] + 1, TOOL)
     return Square(at, labels, others, cells, lines)
+
+
+def _end(rows: list[str], after: int) -> int:
+    """Where the next matrix begins, or the text ends."""
+    return next((number for number in range(after + 1, len(rows)) if _is_header(rows[number])), len(rows))
 
 
 def _devices(rows: list[str], square: Square) -> list[Device]:

@@ -12,6 +12,8 @@ from hwal_cuda.captures.build import address, check_numbers, damaged, probe
 
 FUNCTION = re.compile(r"((?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]) (.+?) \[([0-9a-f]{4})\]: ")
 IDS = re.compile(r".*\[([0-9a-f]{4}):([0-9a-f]{4})\]")
+IDENTITY = re.compile(r"\[[0-9a-f]{4}:[0-9a-f]{4}\]")
+CLASSES = ("0x0302", "0x0300")
 NVIDIA, GPUS, BRIDGE = "10de", ("0300", "0302"), "0680"
 
 
@@ -29,6 +31,8 @@ def read_lspci(lines: list[str], where: str) -> Probe | None:
         found, ids = FUNCTION.match(line), IDS.match(line)
         if found is None or ids is None:
             raise damaged(f"{line.strip()[:60]!r} is no PCI function with its numbers", where, number, "lspci -nn")
+        if len(IDENTITY.findall(line)) > 1:
+            raise damaged(f"two PCI functions in one line: {line.strip()[:60]!r}", where, number, "lspci -nn")
         if ids[1] == NVIDIA and found[3] in GPUS:
             bus = address(found[1] if found[1].count(":") == 2 else f"0000:{found[1]}")
             name = line[found.end() : ids.start(1) - 1].strip()
@@ -50,9 +54,9 @@ def read_tree(text: str, where: str) -> Probe | None:
     root = parse(text, where)
     if root.name == "graphs":
         return _graph(root, where)
-    found = pci_tree.leaves(root, where, "nvlink", ("0x0302", "0x0300"))
+    found = pci_tree.leaves(root, where, "nvlink", CLASSES)
     links = pci_tree.links(found, "cuda", where, "nvlink")
-    return probe(pci_tree.devices(found, "cuda", root), "NCCL's topology file", (), links)
+    return probe(pci_tree.devices(found, "cuda", root), "NCCL's topology file", pci_tree.notes(found, CLASSES), links)
 
 
 def _graph(root: Element, where: str) -> Probe:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from hwal.markup import Element, parse
 from hwal.topology import Device
 from hwal.values import Probe
-from hwal_cuda.captures.build import IN_MIG, address, check_numbers, damaged, known, mebibytes, probe
+from hwal_cuda.captures.build import IN_MIG, address, check_numbers, damaged, known, mebibytes, numbered, probe
 
 TEXT, XML = "nvidia-smi -q", "nvidia-smi -q -x"
 SECTION = re.compile(r"GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])$")
@@ -37,7 +38,9 @@ def read_xml(lines: list[str], where: str) -> Probe | None:
         if None in (facts["name"], facts["uuid"], facts["memory"]):
             raise damaged("a <gpu> without name, UUID or memory", where, gpu.line, XML)
         below = [child for child in _below(gpu, "mig_devices") if child.name == "mig_device"]
-        parts = [(child.find("gpu_instance_id"), child.find("compute_instance_id")) for child in below]
+        parts = [Part(*map(child.find, ("index", "gpu_instance_id", "compute_instance_id"))) for child in below]
+        if wrong := _wrong(facts, parts):
+            raise damaged(wrong, where, gpu.line, XML)
         devices.append(_device(i, gpu.attributes["id"], facts, parts))
         notes += _notes(i, facts, len(parts))
     check_numbers(devices, [gpu.line for gpu in gpus], where, XML)
@@ -77,6 +80,10 @@ def read_text(lines: list[str], where: str) -> Probe | None:
             "fabric": values.get("Fabric/State"),
         }
         parts = list(_parts(lines[begin:end]))
+        if sum(line.lstrip().startswith("GPU Instance ID") for line in lines[begin:end]) != len(parts):
+            raise damaged(f"GPU {bus} has instances without the line `MIG Device` above them", where, begin, TEXT)
+        if wrong := _wrong(facts, parts):
+            raise damaged(wrong, where, begin, TEXT)
         devices.append(_device(i, bus, facts, parts))
         notes += _notes(i, facts, len(parts))
     check_numbers(devices, [number for _, number in sections], where, TEXT)
@@ -104,15 +111,33 @@ def _values(lines: list[str]) -> Iterator[tuple[str, str]]:
             yield key, value.strip()
 
 
-Part = tuple[str | None, str | None]
+class Part(NamedTuple):
+    """A MIG device as it is told: its number, its GPU instance and its compute instance."""
+
+    number: str | None
+    gpu: str | None
+    compute: str | None
+
+
+def _wrong(facts: Mapping[str, str | None], parts: Sequence[Part]) -> str | None:
+    """What in the section of a GPU is no value of its kind."""
+    for part in parts:
+        if not all(value is not None and value.isdigit() for value in part):
+            told = ", ".join(f"{name} {value}" for name, value in part._asdict().items())
+            return f"a MIG device without the numbers that name it ({told})"
+    try:
+        mebibytes(facts["memory"])
+    except ValueError as error:
+        return str(error)
+    return numbered([int(part.number or 0) for part in parts], "MIG device")
 
 
 def _parts(lines: list[str]) -> Iterator[Part]:
-    """The GPU instance and compute instance of each MIG device of a section."""
+    """The MIG devices of a section."""
     for number, line in enumerate(lines):
         if line.strip() == "MIG Device":
             told = dict(_values(lines[number + 1 : number + 4]))
-            yield told.get("GPU Instance ID"), told.get("Compute Instance ID")
+            yield Part(told.get("Index"), told.get("GPU Instance ID"), told.get("Compute Instance ID"))
 
 
 def _device(place: int, bus: str, facts: Mapping[str, str | None], parts: Sequence[Part]) -> Device:
@@ -127,7 +152,7 @@ def _device(place: int, bus: str, facts: Mapping[str, str | None], parts: Sequen
         memory_bytes=memory,
         pci=address(bus),
         outer=place,
-        parts=tuple(f"MIG-{facts['uuid']}/{gpu}/{compute}" for gpu, compute in parts) or ((IN_MIG,) if in_mig else ()),
+        parts=tuple(f"MIG-{facts['uuid']}/{part.gpu}/{part.compute}" for part in parts) or ((IN_MIG,) if in_mig else ()),
         sources={"memory_bytes": "text"} if memory else {},
     )
 

@@ -8,9 +8,11 @@ from collections.abc import Iterator, Mapping
 from itertools import combinations
 from typing import Any
 
+from hwal.topology import Device
 from hwal.values import Probe
 from hwal_rocm.captures.build import FACTS, KINDS, damaged, device, link, probe
 
+ADDRESS = re.compile(r"[0-9A-Fa-f]{4}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]")
 TOOL = "amd-smi topology --json"
 
 
@@ -21,21 +23,34 @@ def read(body: str, where: str) -> Probe:
             raise damaged("part of it was left out (...)", where, number, TOOL)
     gpus = list(_objects(re.sub(r",(?=\s*[}\]])", " ", body), where))  # trailing commas stand in AMD's own samples
     rows: list[dict[int, dict[str, str]]] = []
-    devices = []
+    devices: list[Device] = []
     for place, (gpu, begin) in enumerate(gpus):
         if not isinstance(gpu, dict) or gpu.get("gpu") != place:
             raise damaged(f"GPU {place} is not in its place", where, begin, TOOL)
-        devices.append(device(place, str(gpu.get("bdf", "")), None))
+        address = str(gpu.get("bdf", ""))
+        if not ADDRESS.fullmatch(address) and ("bdf" in gpu or isinstance(gpu.get("links"), list)):
+            raise damaged(f"GPU {place} at {address!r}, which is no PCI address", where, begin, TOOL)
+        if address and any(other.pci == address for other in devices):
+            raise damaged(f"a second GPU at {address}", where, begin, TOOL)
+        devices.append(device(place, address, None))
         rows.append(_row(gpu))
         if set(rows[-1]) != set(range(len(gpus))):
             what = f"GPU {place} should have one link to each of {len(gpus)} GPUs, and has {sorted(rows[-1]) or 'others'}"
             raise damaged(what, where, begin, TOOL)
     links = []
+    for place, (gpu, begin) in enumerate(gpus):
+        for row in gpu["links"] if isinstance(gpu.get("links"), list) else ():
+            if row.get("bdf") != devices[row["gpu"]].pci:
+                what = f"GPU {place} has GPU {row['gpu']} at {row.get('bdf')}, which is at {devices[row['gpu']].pci}"
+                raise damaged(what, where, begin, TOOL)
     for a, b in combinations(range(len(gpus)), 2):
         there, back = rows[a][b], rows[b][a]
-        if there.get("LINK TYPE") != back.get("LINK TYPE") or there.get("LINK TYPE") not in KINDS:
-            what = f"GPU {a} to {b} is {there.get('LINK TYPE')}, GPU {b} to {a} {back.get('LINK TYPE')}"
-            raise damaged(what, where, gpus[a][1], TOOL)
+        for fact in sorted(set(there) | set(back)):
+            if there.get(fact) != back.get(fact):
+                what = f"{fact.lower()}: GPU {a} to {b} is {there.get(fact)}, GPU {b} to {a} {back.get(fact)}"
+                raise damaged(what, where, gpus[a][1], TOOL)
+        if there.get("LINK TYPE") not in KINDS:
+            raise damaged(f"GPU {a} to {b} is {there.get('LINK TYPE')}, which is no type of link", where, gpus[a][1], TOOL)
         links.append(link(a, b, there["LINK TYPE"], there))
     return probe(devices, links, TOOL)
 

@@ -18,6 +18,7 @@ from hwal_rocm.captures.build import damaged, probe
 from hwal_rocm.present import NODES
 
 TOOL = "find and cat below /sys/class/kfd"
+CLASSES = ("0x0380", "0x1200")  # of PCI functions that are GPUs
 PROPERTY = re.compile(r"\w+ [-\d,]+|\s*")
 LSPCI = re.compile(
     r"((?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]) .+? \[(03(?:00|02|80)|1200)\]: (.*?) ?\[1002:[0-9a-f]{4}\]"
@@ -39,8 +40,10 @@ def read_sysfs(body: str, where: str) -> Probe:
     host = RecordedHost(Recording(files={f"{NODES.removesuffix('/nodes')}/{name}": text for name, text in paths.items()}))
     nodes = kfd.nodes(host)
     gpus = {node.number: node for node in nodes if node.is_gpu}
-    for node in nodes:
-        if what := _wrong(node, gpus):
+    for place, node in enumerate(nodes):
+        if node.number != place:
+            raise damaged(f"a node {node.number}, but no node {place}", where, _line_of(body, f"nodes/{node.number}/"), TOOL)
+        if what := _wrong(node, gpus, len(nodes)):
             raise damaged(f"node {node.number} {what}", where, _line_of(body, f"nodes/{node.number}/"), TOOL)
     if not gpus:
         raise damaged("no node with SIMDs: no GPU", where, 1, TOOL)
@@ -50,10 +53,12 @@ def read_sysfs(body: str, where: str) -> Probe:
     return probe(devices, kfd.links(nodes, "text"), "KFD's sysfs", notes)
 
 
-def _wrong(node: kfd.Node, gpus: Mapping[int, kfd.Node]) -> str | None:
-    """In what a node does not agree with itself or with the others."""
+def _wrong(node: kfd.Node, gpus: Mapping[int, kfd.Node], count: int) -> str | None:
+    """In what a node does not agree with itself or with the others, of which there are `count`."""
     if not node.facts:
         return "has no properties"
+    if beyond := sorted(to for to in {**node.links, **node.paths} if to >= count):
+        return f"has a link to node {beyond[0]}, which the file lacks"
     if node.number not in gpus:
         return None
     links, paths = node.facts.get("io_links_count", 0), node.facts.get("p2p_links_count", 0)
@@ -81,11 +86,12 @@ def _line_of(body: str, text: str) -> int:
 def read_tree(text: str, where: str) -> Probe:
     """The topology file that RCCL writes."""
     root = parse(text, where)
-    found = pci_tree.leaves(root, where, "xgmi", ("0x0380", "0x1200"))
+    found = pci_tree.leaves(root, where, "xgmi", CLASSES)
     devices = [
         replace(device, arch=_gfx(leaf)) for device, leaf in zip(pci_tree.devices(found, "rocm", root), found, strict=True)
     ]
-    return probe(devices, pci_tree.links(found, "rocm", where, "xgmi"), "RCCL's topology file")
+    links = pci_tree.links(found, "rocm", where, "xgmi")
+    return probe(devices, links, "RCCL's topology file", pci_tree.notes(found, CLASSES))
 
 
 def _gfx(leaf: pci_tree.Leaf) -> str | None:
