@@ -83,7 +83,8 @@ def _exact(net: Graph, k: int, must: Sequence[int]) -> tuple[int, ...]:
 
 
 def _rings(net: Graph, floor: int, k: int, must: Sequence[int], first: bool) -> dict[tuple[int, ...], int]:
-    """Sets of k devices, those of `must` among them, that lie on a ring of links of at least level `floor` -> the most that their speeds come to.
+    """Sets of k devices, those of `must` among them, that lie on a ring of links of at least level `floor`, and the most that
+    the speeds of such a ring come to.
 
     With `first` the first one found is enough.
     """
