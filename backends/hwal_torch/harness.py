@@ -32,7 +32,7 @@ from hwal.values import Decision, Plan, Request, Target, World
 Task = Callable[..., Any]
 CONTEXT: Any = multiprocessing.get_context("forkserver" if sys.platform != "win32" else "spawn")
 PRELOAD = ("hwal_torch.suite.tasks", "hwal_torch.runtime", "torch._dynamo")  # seconds of importing
-LIMIT = 120.0  # seconds for one world
+LIMIT = 240.0  # seconds for one world; XLA may compile for most of them on a busy machine
 
 
 @dataclass(frozen=True)
