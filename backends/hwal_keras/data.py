@@ -16,11 +16,18 @@ if TYPE_CHECKING:
 BATCH = 32  # rows, where the script does not say: Keras's own choice
 
 
-def feed_of(rt: SharedKerasRuntime, x: Any, y: Any, batch_size: int | None, shuffle: bool, train: bool) -> Feed:
+def feed_of(
+    rt: SharedKerasRuntime, x: Any, y: Any, batch_size: int | None, shuffle: bool, train: bool, weights: Any = None
+) -> Feed:
     """A Feed of what rt.feed gave, of a dataset, or of arrays in memory, which are shuffled for training by the run's seed.
 
-    Raises ScriptError for what is none of them.
+    Raises ScriptError for what is none of them, and for arrays of different lengths.
     """
+    if isinstance(x, Feed | tf.data.Dataset) and (y is not None or weights is not None):
+        raise ScriptError(
+            f"{'y' if y is not None else 'sample_weight'} is given beside a dataset",
+            hint="a dataset of (x, y), or of (x, y, sample_weight)",
+        )
     if isinstance(x, Feed):
         if x.train != train:
             use = "to train on" if train else "to evaluate on"
@@ -28,14 +35,56 @@ def feed_of(rt: SharedKerasRuntime, x: Any, y: Any, batch_size: int | None, shuf
         return x
     if isinstance(x, tf.data.Dataset):
         return rt.feed(x, train)  # as the script would: a Runtime may have rules for its data
-    leaves = tf.nest.flatten((x, y))
-    if x is None or not all(leaf is None or hasattr(leaf, "shape") for leaf in leaves):
-        raise ScriptError(
-            f"a prepared model is fed by a tf.data.Dataset or arrays, not by a {type(x).__name__}",
-            hint="model.fit(rt.feed(dataset), …)",
-        )
-    data = tf.data.Dataset.from_tensor_slices(x if y is None else (x, y))
-    rows = len(leaves[0])
+    values = _arrays(x, y, weights)
+    data = tf.data.Dataset.from_tensor_slices(values)
+    rows = len(tf.nest.flatten(values)[0])
     if train and shuffle:
         data = data.shuffle(rows, seed=mix(rt.progress.seed, 1) & 0x7FFFFFFF)
     return Feed(rt, data.batch(batch_size or BATCH), train)
+
+
+def _arrays(x: Any, y: Any, weights: Any) -> Any:
+    """The arrays as a dataset is to have them: lists of several inputs or outputs are tuples, which it does not stack."""
+    given = {"x": x, "y": y, "sample_weight": weights}
+    lengths: dict[str, int] = {}
+    for name, value in given.items():
+        leaves = tf.nest.flatten(value)
+        for place, leaf in enumerate(leaves):
+            if leaf is None and name != "x":
+                continue
+            which = name if len(leaves) == 1 else f"{name}, part {place}"
+            if not getattr(leaf, "shape", ()):
+                raise ScriptError(
+                    f"a prepared model is fed by a tf.data.Dataset or arrays: {which}, is a {type(leaf).__name__}",
+                    hint="model.fit(rt.feed(dataset), …), or numpy.asarray(…) of what are rows",
+                )
+            lengths[which] = int(leaf.shape[0])
+    if len(set(lengths.values())) > 1:
+        raise ScriptError(
+            "the arrays have different numbers of rows: " + "; ".join(f"{name}: {rows}" for name, rows in lengths.items()),
+            hint="one row of each for one example",
+        )
+    x, y, weights = map(_tuples, given.values())
+    if y is None:
+        if isinstance(x, tuple):
+            raise ScriptError("several inputs without y", hint="a dict of the inputs by name, or a dataset of ((a, b),)")
+        return x
+    return (x, y) if weights is None else (x, y, weights)
+
+
+def _tuples(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return tuple(_tuples(one) for one in value)
+    return {name: _tuples(one) for name, one in value.items()} if isinstance(value, dict) else value
+
+
+def apart(data: Any) -> tuple[Any, Any, Any]:
+    """(x, y, sample weights) of what validation_data is: a dataset, or (x, y) or (x, y, sample_weight). Raises ScriptError."""
+    if not isinstance(data, list | tuple):
+        return data, None, None
+    if len(data) not in (2, 3):
+        raise ScriptError(
+            f"validation_data is a {type(data).__name__} of {len(data)}", hint="(x, y), (x, y, sample_weight) or a dataset"
+        )
+    x, y, *weights = data
+    return x, y, weights[0] if weights else None

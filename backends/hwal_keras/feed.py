@@ -48,8 +48,9 @@ class Feed:
     def __init__(self, rt: SharedKerasRuntime, data: Any, train: bool) -> None:
         self.rt = rt
         self.train = train
-        self.number = rt.passes.number(data)
         self.data = _batched(data, rt.job.settings.global_batch if train else None, rt)
+        self.number = rt.passes.number(data)
+        self.script = data  # which begins as many passes as a resumed run has behind it
         if rt.static_shapes:
             self.data = _even(self.data, rt)
         count = int(self.data.cardinality())

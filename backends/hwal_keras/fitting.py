@@ -6,7 +6,7 @@ machines (Keras 3.15 under MultiWorkerMirroredStrategy). The model, what it was 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -15,18 +15,13 @@ import keras
 import tensorflow as tf
 
 from hwal.errors import ScriptError
-from hwal_keras.data import feed_of
+from hwal_keras.data import apart, feed_of
 from hwal_keras.feed import ENDS, Feed
 from hwal_keras.optimizing import rate_of
 from hwal_keras.step import holds_back, test_step, train_step
 
 if TYPE_CHECKING:
     from hwal_keras.runtime import SharedKerasRuntime
-
-ELSEWHERE = {
-    "validation_split": "split the data, and give validation_data=rt.feed(…, train=False)",
-    "sample_weight": "a dataset of (x, y, sample_weight)",
-}
 
 
 def take_over(rt: SharedKerasRuntime, model: Any) -> None:
@@ -66,29 +61,44 @@ class Fitted:
     ) -> Any:
         """Trains up to `epochs` of this call, from where the run stands; returns Keras's History.
 
-        Raises ScriptError for what belongs into the dataset, and Preempted after a signal.
+        Raises ScriptError for data that a prepared model does not take, and Preempted after a signal.
         """
         rt, model = self._rt, self._model
-        for name, value in (("validation_split", validation_split), ("sample_weight", sample_weight)):
-            if value is not None and value != 0.0:
-                raise ScriptError(f"model.fit({name}=…) is not for a prepared model", hint=ELSEWHERE[name])
-        feed = feed_of(rt, x, y, batch_size, shuffle, train=True)
+        if validation_split:
+            raise ScriptError(
+                "model.fit(validation_split=…) is not for a prepared model",
+                hint="split the data, and give validation_data=rt.feed(…, train=False)",
+            )
+        feed = feed_of(rt, x, y, batch_size, shuffle, True, sample_weight)
         held_out = None
         if validation_data is not None:
-            pair = validation_data if isinstance(validation_data, tuple) else (validation_data, None)
-            held_out = feed_of(rt, pair[0], pair[1], validation_batch_size or batch_size, False, train=False)
-        length = steps_per_epoch or feed.batches
-        if length is None and feed.endless:
-            raise ScriptError("the dataset has no end", where="model.fit", hint="steps_per_epoch=N, or leave .repeat() out")
+            a, b, weights = apart(validation_data)
+            held_out = feed_of(rt, a, b, validation_batch_size or batch_size, False, False, weights)
+            _has_end(held_out, validation_steps, "model.fit", "validation_steps")
+        _has_end(feed, steps_per_epoch, "model.fit", "steps_per_epoch")
         self.build(feed)
+        length = steps_per_epoch or feed.batches
         followers = keras.callbacks.CallbackList(
             callbacks, add_history=True, add_progbar=verbose not in ("auto", 0), verbose=verbose, epochs=epochs, steps=length,
             model=model,
         )  # fmt: skip
         follows = bool(callbacks) or verbose not in ("auto", 0)
-        training = Training(rt, model, feed, length, steps_per_epoch is not None, rt.fitted, class_weight)
+        goes_on = steps_per_epoch is not None
+        training = Training(rt, model, feed, length, goes_on, rt.fitted, class_weight, followers if follows else None)
+
+        def validate(epoch: int) -> dict[str, Any]:
+            if held_out is None or not _due(epoch, validation_freq):
+                return {}
+            return self._measure(held_out, validation_steps, followers)
+
         before = rt.fitted - initial_epoch  # the run's epochs less those of this call
         rt.fitted = before + epochs
+        self._epochs(training, validate, followers, before)
+        return model.history
+
+    def _epochs(self, training: Training, validate: Callable[[int], dict[str, Any]], followers: Any, before: int) -> None:
+        """The epochs that are left of a call of fit, whose first is the run's `before`."""
+        rt, model = self._rt, self._model
         model.stop_training = False
         followers.on_train_begin()
         logs: dict[str, Any] = {}
@@ -97,10 +107,9 @@ class Fitted:
             model.reset_metrics()
             followers.on_epoch_begin(epoch)
             with suppress(Stopped):
-                training.epoch(followers if follows else None)
+                training.epoch()
             logs = _numbers(model.get_metrics_result())
-            if held_out is not None and _due(epoch, validation_freq):
-                logs |= {f"val_{name}": value for name, value in self._measure(held_out, validation_steps, followers).items()}
+            logs |= {f"val_{name}": value for name, value in validate(epoch).items()}
             rt.log(**{name: value for name, value in logs.items() if name != "loss"})
             followers.on_epoch_end(epoch, logs)
             rt.save()
@@ -108,7 +117,6 @@ class Fitted:
                 break
         model.optimizer.finalize_variable_values(model.trainable_variables)
         followers.on_train_end(logs)
-        return model.history
 
     def build(self, feed: Feed) -> None:
         """Makes what the model, its metrics and its optimizer still lack, and loads a checkpoint's weights into it."""
@@ -136,9 +144,8 @@ class Fitted:
         return_dict: bool = False,
     ) -> Any:
         """The metrics over a dataset, as Keras's evaluate returns them: every row counts once, at any number of replicas."""
-        if sample_weight is not None:
-            raise ScriptError("model.evaluate(sample_weight=…) is not for a prepared model", hint=ELSEWHERE["sample_weight"])
-        feed = feed_of(self._rt, x, y, batch_size, False, train=False)
+        feed = feed_of(self._rt, x, y, batch_size, False, False, sample_weight)
+        _has_end(feed, steps, "model.evaluate", "steps")
         self.build(feed)
         followers = keras.callbacks.CallbackList(callbacks, verbose=0, model=self._model)
         logs = self._measure(feed, steps, followers)
@@ -186,14 +193,16 @@ class Training:
         goes_on: bool,
         first: int,
         class_weight: Mapping[int, float] | None,
+        followers: Any,
     ) -> None:
         """`count`: global batches of an epoch, None where nobody knows. `goes_on`: the next epoch begins where one
-        ends, and `first` is that of this call, among the run's."""
+        ends, and `first` is that of this call, among the run's. `followers`: None without callbacks."""
         self._rt, self._model, self._feed, self._count = rt, model, feed, count
-        self._goes_on, self._first = goes_on, first
+        self._goes_on, self._first, self._followers = goes_on, first, followers
         self._iterator: Any = None
+        self._tells = True  # whether a step tells its loss
         weights = None
-        if class_weight is not None:
+        if class_weight:
             weights = tf.constant([float(class_weight.get(number, 1.0)) for number in range(max(class_weight) + 1)])
         self._holds = holds_back(model, rt.strategy, rt.on_host)
         one = _compiled(model, train_step(model, rt.strategy, rt.static_shapes, weights, self._holds))
@@ -201,7 +210,8 @@ class Training:
 
         def step(iterator: Any) -> Any:
             loss, size = rt.strategy.run(one, args=(next(iterator),))
-            return tf.cast(results(loss)[0], tf.float32), results(size)[0]
+            self._tells = loss is not None  # known once this is traced
+            return tf.cast(results(loss)[0], tf.float32) if self._tells else 0.0, results(size)[0]
 
         def steps(iterator: Any, number: Any) -> Any:
             losses, sizes = tf.TensorArray(tf.float32, number), tf.TensorArray(tf.int32, number)
@@ -212,9 +222,9 @@ class Training:
 
         self._step, self._steps = _function(model, step), _function(model, steps)
 
-    def epoch(self, followers: Any) -> None:
-        """Does the steps that are left of the epoch, unless a callback stops training. `followers`: None without callbacks."""
-        rt, model = self._rt, self._model
+    def epoch(self) -> None:
+        """Does the steps that are left of the epoch. Raises Stopped where a callback ends training before they are done."""
+        rt, model, followers = self._rt, self._model, self._followers
         with rt.reading(self._feed, self._count) as skip:
             if skip is None:
                 return
@@ -236,7 +246,7 @@ class Training:
                 rate = rate_of(model.optimizer)
                 several = list(zip(losses, sizes, strict=True)) if number > 1 else [(losses, sizes)]
                 for place, (loss, size) in enumerate(several, 1):
-                    rt.after_step(loss, rate, int(size), last=place == number, held=self._holds)
+                    rt.after_step(loss if self._tells else None, rate, int(size), last=place == number, held=self._holds)
                 at += number
                 if followers is not None:
                     followers.on_train_batch_end(at - 1, model.get_metrics_result())
@@ -262,6 +272,12 @@ def _compiled(model: Any, step: Any) -> Any:
 
 def _function(model: Any, function: Any) -> Any:
     return function if model.run_eagerly else tf.function(function, reduce_retracing=True)
+
+
+def _has_end(feed: Feed, steps: int | None, where: str, name: str) -> None:
+    """Raises ScriptError for a dataset that is repeated for ever where nobody says how many steps to take of it."""
+    if steps is None and feed.endless:
+        raise ScriptError("the dataset has no end", where=where, hint=f"{name}=N, or leave .repeat() out")
 
 
 def _due(epoch: int, frequency: Any) -> bool:

@@ -10,17 +10,18 @@ from hwal_keras.step import check_weighable
 if TYPE_CHECKING:
     from hwal_keras.runtime import SharedKerasRuntime
 
-NEEDED = "tensorflow"
+OLDEST = (3, 8)  # the first whose losses and their metrics agree on what a replica's part is
 
 
-def check_backend(name: str) -> None:
-    """Raises VersionError where Keras computes by anything but TensorFlow."""
-    if name != NEEDED:
+def check_version(version: str) -> None:
+    """Raises VersionError for a Keras that weighs the losses of replicas otherwise."""
+    oldest = ".".join(map(str, OLDEST))
+    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
         raise VersionError(
-            f"Keras computes by {name} here, and hwal trains Keras models by TensorFlow's strategies",
-            where="KERAS_BACKEND, or the file keras.json",
-            why="replicas, TPUs and several machines are TensorFlow's; a torch loop runs under hwal's torch runtime",
-            hint=f"KERAS_BACKEND={NEEDED}, set before keras is imported",
+            f"this is Keras {version}, and hwal trains by Keras {oldest} or later",
+            where="rt.start",
+            why="older ones do not say by how many replicas a loss is divided: losses and gradients would be multiples",
+            hint=f"pip install 'keras>={oldest}'",
         )
 
 

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from hwal.errors import OutputError, ScriptError, VersionError
 from hwal.launch.owner import explain
+from hwal.plan.keras import BACKEND, check_backend
 from hwal.resuming import Found
 from hwal.runtime import Job, KerasRuntime
 from hwal.seeds import mix
@@ -83,7 +84,8 @@ class SharedKerasRuntime(KerasRuntime):
     # start and end
 
     def start(self) -> None:
-        options.check_backend(keras.config.backend())
+        check_backend({BACKEND: keras.config.backend()})
+        options.check_version(keras.__version__)
         if (note := use_threads(self.job.process.threads)) is not None:
             self.say(f"note: {note}")
         link = workers.meet(self.job, self.run_dir) if self.world_size > 1 else None
@@ -276,7 +278,9 @@ class SharedKerasRuntime(KerasRuntime):
 
         def everywhere(parts: Any, rest: Any) -> Any:
             results = strategy.run(replica, args=(parts, rest))
-            return tf.nest.map_structure(lambda value: strategy.reduce("SUM", value, axis=None), results)
+            return tf.nest.map_structure(
+                lambda value: None if value is None else strategy.reduce("SUM", value, axis=None), results
+            )
 
         return tf.function(everywhere, reduce_retracing=True)
 
@@ -357,8 +361,8 @@ class SharedKerasRuntime(KerasRuntime):
 
 
 def _loss_of(result: Any) -> Any:
-    """The loss in what a step returned: a scalar, the one named "loss", or the first of several."""
+    """The loss in what a step returned: a scalar, the one named "loss", or the first of several; None without."""
     if isinstance(result, dict) and "loss" in result:
         return result["loss"]
     flat = tf.nest.flatten(result)
-    return flat[0] if flat and flat[0].shape.rank == 0 else None
+    return flat[0] if flat and flat[0] is not None and flat[0].shape.rank == 0 else None

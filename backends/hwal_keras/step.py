@@ -100,9 +100,16 @@ def unpack(values: Any, weights: Any = None) -> tuple[Any, Any, Any]:
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(values)
     if weights is not None:
         labels = tf.argmax(y, axis=-1) if y.shape.rank == 2 and y.shape[-1] != 1 else tf.reshape(y, [-1])
-        by_class = tf.gather(weights, tf.cast(labels, tf.int32))
+        by_class = _of_classes(weights, tf.cast(tf.round(labels), tf.int32))
         sample_weight = by_class if sample_weight is None else sample_weight * by_class
     return x, y, sample_weight
+
+
+def _of_classes(weights: Any, labels: Any) -> Any:
+    """The weight of each label's class; of one that `weights` ends before, 1, as Keras has it."""
+    last = weights.shape[0] - 1
+    known = (labels >= 0) & (labels <= last)
+    return tf.where(known, tf.gather(weights, tf.clip_by_value(labels, 0, last)), 1.0)
 
 
 def check_weighable(model: Any, replicas: int) -> None:
@@ -162,12 +169,11 @@ def _measure(model: Any, rows: Any, whole: Any, values: tuple[Any, Any, Any, Any
 
 
 def _own_step(model: Any, replicas: int, static: bool) -> Callable[[Any], tuple[Any, Any]]:
-    """A train_step of the script's own, on one replica."""
+    """A train_step of the script's own, on one replica: its loss is what it names so, None where nothing is."""
 
     def step(parts: Any) -> tuple[Any, Any]:
         _, size, values = parts
         logs = model.train_step(values)
-        loss = logs.get("loss") if isinstance(logs, dict) else None
-        return tf.constant(float("nan")) if loss is None else loss, size
+        return (logs.get("loss") if isinstance(logs, dict) else None), size
 
     return step

@@ -73,5 +73,5 @@ def check_backend(environ: Mapping[str, str]) -> None:
             f"Keras is to compute by {name}, and hwal trains Keras models by TensorFlow's strategies",
             where=f"{BACKEND}={name}",
             why="replicas, TPUs and several machines are TensorFlow's; for torch hwal has a runtime of its own",
-            hint=f"unset {BACKEND}, or {BACKEND}={NEEDED}",
+            hint=f"unset {BACKEND}, or {BACKEND}={NEEDED}; the file keras.json may say so too",
         )

@@ -106,5 +106,5 @@ def test_another_library_below_keras_is_refused_with_the_reason() -> None:
         "Keras is to compute by jax, and hwal trains Keras models by TensorFlow's strategies",
         "  where: KERAS_BACKEND=jax",
         "  why:   replicas, TPUs and several machines are TensorFlow's; for torch hwal has a runtime of its own",
-        "  try:   unset KERAS_BACKEND, or KERAS_BACKEND=tensorflow",
+        "  try:   unset KERAS_BACKEND, or KERAS_BACKEND=tensorflow; the file keras.json may say so too",
     ]
