@@ -25,18 +25,26 @@ if TYPE_CHECKING:
 
 
 def take_over(rt: SharedKerasRuntime, model: Any) -> None:
-    """Has a prepared model's fit and evaluate run by the Runtime."""
+    """Has a prepared model's fit and evaluate run by the Runtime, which is told what it is compiled with from here on."""
     fitted = Fitted(rt, model)
-    model.fit, model.evaluate = fitted.fit, fitted.evaluate
+    model.fit, model.evaluate, model.compile = fitted.fit, fitted.evaluate, fitted.compile
 
 
 class Fitted:
-    """A prepared model's fit and evaluate. Their arguments are Keras's."""
+    """A prepared model's compile, fit and evaluate. Their arguments are Keras's."""
 
     def __init__(self, rt: SharedKerasRuntime, model: Any) -> None:
         self._rt = rt
         self._model = model
         self._tests: Any = None
+
+    def compile(self, *args: Any, **options: Any) -> None:
+        """Keras's own, for a model that is compiled after rt.prepare, or anew between two calls of fit."""
+        model = self._model
+        before = getattr(model, "optimizer", None)
+        type(model).compile(model, *args, **options)
+        self._tests = None  # which is a graph of the loss and metrics that were
+        self._rt.compiled(model, before)
 
     # training
 
@@ -232,6 +240,7 @@ class Training:
                 if not self._goes_on:
                     rt.passes.skip(self._feed.number)
                 return
+            rt.check_loaded()
             iterator, at = self._begin(skip), skip
             while self._count is None or at < self._count:
                 left = 1 if self._count is None else self._count - at

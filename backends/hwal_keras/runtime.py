@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from hwal.errors import OutputError, ScriptError, VersionError
+from hwal.errors import CheckpointError, OutputError, ScriptError, VersionError
 from hwal.launch.owner import explain
 from hwal.plan.keras import BACKEND, check_backend
 from hwal.resuming import Found
@@ -40,6 +41,8 @@ class SharedKerasRuntime(KerasRuntime):
     Attributes:
         strategy: TensorFlow's; `device` is the same.
         models, optimizers: what prepare was given, each in its order.
+        replaced: how often a model was compiled anew with another optimizer, by the optimizer's place. awaited: places whose
+            state in the checkpoint is that of an optimizer which the resumed script has not come to yet.
         static_shapes: whether every batch must have the same shape, as where each new one is compiled at length.
         jit: whether XLA compiles the train step here (compile_options), and why_no_jit, in words, where it must not.
         steps_per_execution: steps for one call from the host.
@@ -58,6 +61,8 @@ class SharedKerasRuntime(KerasRuntime):
         super().__init__(job)
         self.models: list[Any] = []
         self.optimizers: list[Any] = []
+        self.replaced: Counter[int] = Counter()
+        self.awaited: set[int] = set()
         self.strategy: Any = None
         self.guard = Guard()
         self.found: Found | None = None
@@ -161,13 +166,12 @@ class SharedKerasRuntime(KerasRuntime):
                     hint="schedules of the learning rate belong to their optimizer",
                 )
         for thing in objects:
-            self.guard.check(thing, self.strategy)
             if isinstance(thing, keras.Model):
                 if thing.compiled:
-                    options.check_model(self, thing)
-                    self._adopt(thing.optimizer)
+                    self.compiled(thing)
                 fitting.take_over(self, thing)
             else:
+                self.guard.check(thing, self.strategy)
                 self._adopt(thing)
         if self.found is not None and self.steps_done == 0:
             self.passes.resume(self.found.manifest.about.get("passes", ()))
@@ -208,10 +212,36 @@ class SharedKerasRuntime(KerasRuntime):
         if self.found is not None:
             saving.load(self, number, model)
 
-    def _adopt(self, optimizer: Any) -> None:
+    def compiled(self, model: Any, before: Any = None) -> None:
+        """A model is compiled: its optimizer is the run's, in the place of the one `before`, which no model has any more."""
+        self.guard.check(model, self.strategy)
+        options.check_model(self, model)
+        free = not any(before is getattr(known, "optimizer", None) for known in self.models)
+        self._adopt(model.optimizer, next((n for n, one in enumerate(self.optimizers) if free and one is before), None))
+        number = next(place for place, known in enumerate(self.models) if known is model)
+        if self.found is not None and number in self.restored:
+            with self.strategy.scope():
+                model.optimizer.build(model.trainable_variables)
+                saving.load_optimizers(self, number)
+
+    def _adopt(self, optimizer: Any, place: int | None = None) -> None:
         reduce_first(optimizer, self.strategy)
-        if not any(optimizer is known for known in self.optimizers):
+        if any(optimizer is known for known in self.optimizers):
+            return
+        if place is None:
             self.optimizers.append(optimizer)
+        else:
+            self.optimizers[place] = optimizer
+            self.replaced[place] += 1
+
+    def check_loaded(self) -> None:
+        """Raises CheckpointError where a step would be done without the state that its optimizer had."""
+        if self.awaited:
+            raise CheckpointError(
+                "the run that was saved had compiled a model anew before this step, and this one has not",
+                where="model.fit",
+                hint="the script that was saved, or start anew without --resume",
+            )
 
     def compile_options(self) -> dict[str, Any]:
         return {"jit_compile": self.jit, "steps_per_execution": self.steps_per_execution}

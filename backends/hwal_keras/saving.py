@@ -85,7 +85,7 @@ def _files(rt: SharedKerasRuntime) -> dict[str, Write]:
     built = {_file(number): model for number, model in enumerate(rt.models) if model.built}
     return {
         **{name: partial(_write_weights, model) for name, model in built.items()},
-        STATE: partial(_write_state, rt.optimizers),
+        STATE: partial(_write_state, rt.optimizers, rt.replaced),
     }
 
 
@@ -96,12 +96,13 @@ def _write_weights(model: Any, into: Path | BytesIO) -> None:
     store.close()
 
 
-def _write_state(optimizers: Sequence[Any], into: Path | BytesIO) -> None:
+def _write_state(optimizers: Sequence[Any], replaced: Mapping[int, int], into: Path | BytesIO) -> None:
     with h5py.File(into, "w") as file:
         for number, optimizer in enumerate(optimizers):
             if optimizer.built:
                 group = file.create_group(str(number))
                 group.attrs["class"] = type(optimizer).__name__
+                group.attrs["replaced"] = replaced[number]
                 optimizer.save_own_variables(group)
 
 
@@ -172,17 +173,31 @@ def load(rt: SharedKerasRuntime, number: int, model: Any) -> None:
             raise CheckpointError(
                 f"the model is not the one that was saved: {what}", where=str(path), hint=SAME_MODEL
             ) from None
-        compiled = [getattr(known, "optimizer", None) for known in rt.models]
-        for place, one in enumerate(rt.optimizers):
-            if one is compiled[number] or (one.built and not any(one is known for known in compiled)):
-                _load_optimizer(one, place, folder)
+        load_optimizers(rt, number)
 
 
-def _load_optimizer(optimizer: Any, place: int, folder: Path) -> None:
+def load_optimizers(rt: SharedKerasRuntime, number: int) -> None:
+    """Loads the state of a model's optimizer, and of those that no model has. Raises CheckpointError for another one's.
+
+    Where a script compiles a model several times, the state is that of one of its optimizers, and is loaded into no other.
+    """
+    assert rt.found is not None
+    compiled = [getattr(known, "optimizer", None) for known in rt.models]
+    for place, one in enumerate(rt.optimizers):
+        if one is compiled[number] or (one.built and not any(one is known for known in compiled)):
+            saved = _load_optimizer(one, place, rt.replaced[place], rt.found.folder)
+            (rt.awaited.add if saved > rt.replaced[place] else rt.awaited.discard)(place)
+
+
+def _load_optimizer(optimizer: Any, place: int, replaced: int, folder: Path) -> int:
+    """Returns how many optimizers the saved one had replaced: where that is not `replaced`, nothing is loaded."""
     with h5py.File(folder / STATE, "r") as file:
         if str(place) not in file:
             raise CheckpointError("it holds no such optimizer: fewer were saved than are prepared now", where=str(folder))
         group = file[str(place)]
+        before = int(group.attrs.get("replaced", 0))
+        if before != replaced:
+            return before
         if group.attrs["class"] != type(optimizer).__name__:
             raise CheckpointError(
                 f"the checkpoint's optimizer is {group.attrs['class']}, this run's is {type(optimizer).__name__}",
@@ -200,3 +215,4 @@ def _load_optimizer(optimizer: Any, place: int, folder: Path) -> None:
                 hint=SAME_MODEL,
             )
         optimizer.load_own_variables(group)
+        return before

@@ -153,3 +153,48 @@ def test_another_model_is_refused(tmp_path: Path) -> None:
             model = jobs.network()
             model.compile("sgd", "mse", **rt.compile_options())
         rt.prepare(model)
+
+
+def test_a_model_that_is_compiled_after_prepare_or_anew_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
+    """Of one class twice: what an optimizer has gathered is loaded into that one, and not into the one before."""
+
+    def tuned(run_dir: Path, stop: int | None = None, again: bool = True, **settings: Any) -> Any:
+        with jobs.start(run_dir, **settings) as rt:
+            data = jobs.dataset()
+            with rt.scope():
+                model = rt.prepare(jobs.network())
+                model.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"], **jobs.NO_JIT)
+            callbacks = [] if stop is None else [Signals(rt, stop)]
+            model.fit(rt.feed(data), epochs=1, validation_data=rt.feed(data, train=False), callbacks=callbacks)
+            if again:
+                with rt.scope():
+                    model.compile(keras.optimizers.Adam(0.001), "mae", metrics=["mse"], **jobs.NO_JIT)
+            fits = model.fit(rt.feed(data), epochs=2, validation_data=rt.feed(data, train=False), callbacks=callbacks)
+            x, y = jobs.rows()
+            expected = float(numpy.abs(model(x).numpy() - y).mean()), float(((model(x).numpy() - y) ** 2).mean())
+            assert rt.optimizers == [model.optimizer]
+        return fits.history, expected
+
+    history, (mae, mse) = tuned(tmp_path / "whole")
+    regularized = history["val_loss"][-1] - mae
+    assert history["val_mse"][-1] == pytest.approx(mse, rel=1e-5) and 0 < regularized < 0.5
+    for stop in (1, 4, 7):
+        run_dir = tmp_path / str(stop)
+        with pytest.raises(Preempted):
+            tuned(run_dir, stop)
+        if stop == 4:
+            with pytest.raises(CheckpointError, match="had compiled a model anew before this step"):
+                tuned(run_dir, again=False, resume=str(run_dir))
+        tuned(run_dir, resume=str(run_dir))
+        assert jobs.losses(run_dir) == pytest.approx(jobs.losses(tmp_path / "whole"), rel=1e-6), stop
+
+
+def test_a_model_that_is_compiled_anew_is_held_against_the_hardware_anew(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with jobs.start(tmp_path, 2) as rt:
+        model = jobs.compiled(rt)
+        with rt.scope():
+            model.compile(keras.optimizers.SGD(0.1, global_clipnorm=0.5), "mse", jit_compile=True)
+        assert model.jit_compile is False and model.optimizer._hwal_reduces
+    assert "jit_compile is off" in "".join(capsys.readouterr())
