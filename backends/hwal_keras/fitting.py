@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from hwal.errors import ScriptError
 from hwal_keras.data import apart, feed_of
+from hwal_keras.denominators import make_whole
 from hwal_keras.feed import ENDS, Feed
 from hwal_keras.optimizing import rate_of
 from hwal_keras.step import holds_back, test_step, train_step
@@ -136,6 +137,8 @@ class Fitted:
         specs = tf.nest.map_structure(lambda spec: keras.KerasTensor(tuple(spec.shape), spec.dtype.name), feed.element)
         with self._rt.strategy.scope():
             model._symbolic_build(data_batch=specs)
+        if self._rt.strategy.num_replicas_in_sync > 1:
+            make_whole(model)
         self._rt.built(model)
 
     # evaluation

@@ -1,7 +1,8 @@
 """One step of model.fit and of an evaluation, on one replica.
 
 Keras 3's own train_step takes every replica's loss for an equal part of the global batch's, which it is not where a batch
-does not divide. Here a replica's loss counts by its rows: the losses, and the gradients, are those of one device (Keras 3.15).
+does not divide, or where it is divided by what a mask leaves. Here a replica's loss is divided by what the whole global batch
+has (denominators.py): the losses, and the gradients, are those of one device.
 """
 
 from __future__ import annotations
@@ -13,8 +14,7 @@ import keras
 import tensorflow as tf
 
 from hwal.errors import ScriptError
-
-AS_MEAN = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
+from hwal_keras.denominators import check_losses, counting
 
 
 def trimmed(values: Any, rows: Any) -> Any:
@@ -33,7 +33,6 @@ def train_step(
     replicas = strategy.num_replicas_in_sync
     if type(model).train_step is not keras.Model.train_step:
         return _own_step(model, replicas, static)
-    sums = _sums_rows(model) if replicas > 1 else False
 
     def step(parts: Any) -> tuple[Any, Any]:
         rows, size, values = parts
@@ -42,8 +41,7 @@ def train_step(
         x, y, sample_weight = unpack(values, weights)
         with tf.GradientTape() as tape:
             y_pred = model(x, training=True)
-            loss = model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
-            loss = _part_of(model, loss, rows, size, replicas, sums)
+            loss = _loss(model, (x, y, y_pred, sample_weight), True, rows, size, replicas)
             scaled = model.optimizer.scale_loss(loss)
         variables = model.trainable_variables
         gradients = tape.gradient(scaled, variables)
@@ -76,7 +74,6 @@ def test_step(model: Any, strategy: Any, static: bool) -> Callable[[Any], None]:
     """A function of a replica's part that updates the model's metrics, and nothing else."""
     replicas = strategy.num_replicas_in_sync
     own = type(model).test_step is not keras.Model.test_step
-    sums = _sums_rows(model) if replicas > 1 and not own else False
 
     def step(parts: Any) -> None:
         rows, size, values = parts
@@ -87,8 +84,7 @@ def test_step(model: Any, strategy: Any, static: bool) -> Callable[[Any], None]:
             return
         x, y, sample_weight = unpack(values)
         y_pred = model(x, training=False)
-        loss = model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=False)
-        loss = _part_of(model, loss, rows, size, replicas, sums)
+        loss = _loss(model, (x, y, y_pred, sample_weight), False, rows, size, replicas)
         whole = tf.distribute.get_replica_context().all_reduce("SUM", loss) if replicas > 1 else loss
         _measure(model, rows, whole, (x, y, y_pred, sample_weight), replicas)
 
@@ -123,33 +119,21 @@ def check_weighable(model: Any, replicas: int) -> None:
                 why="what part of the global batch's loss a replica's is, only the script knows",
                 hint="a loop of your own: loss = rt.run(step, batch), which gives step the rows of the global batch",
             )
-    _sums_rows(model)
+    check_losses(model, replicas)
 
 
-def _sums_rows(model: Any) -> bool:
-    """Whether the model's losses add up rows, and are no means over them. Raises ScriptError where some do and some do not."""
-    kinds = {getattr(loss, "reduction", AS_MEAN[0]) for loss in tf.nest.flatten(model.loss) if loss is not None}
-    if kinds <= {"sum"} and kinds:
-        return True
-    if not kinds <= set(AS_MEAN):
-        raise ScriptError(
-            f"losses of reductions {', '.join(sorted(map(str, kinds)))} cannot be weighed over several replicas",
-            where="model.compile",
-            hint='reduction="sum_over_batch_size" for all of them, or "sum" for all',
-        )
-    return False
-
-
-def _part_of(model: Any, loss: Any, rows: Any, size: Any, replicas: int, sums: bool) -> Any:
+def _loss(model: Any, values: tuple[Any, Any, Any, Any], training: bool, rows: Any, size: Any, replicas: int) -> Any:
     """This replica's part of the global batch's loss: the parts add up to it."""
+    x, y, y_pred, sample_weight = values
     if replicas == 1:
-        return loss
-    share = tf.cast(rows, loss.dtype) / tf.cast(size, loss.dtype) * replicas  # Keras has divided by their number
-    if not sums:
-        return loss * share
-    # A sum over rows Keras leaves as it is, but not what regularization adds; a replica without rows has none of it.
-    extra = tf.add_n([tf.cast(tf.reduce_sum(one), loss.dtype) for one in model.losses]) / replicas if model.losses else 0.0
-    return (loss - extra) * tf.cast(rows > 0, loss.dtype) + extra * share
+        return model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=training)
+    parts = []
+    if model._compile_loss is not None:
+        with counting(rows, size):
+            parts.append(model._compile_loss(y, y_pred, sample_weight))
+    # What regularization adds is the same everywhere; of what layers add, means over a replica's rows, each counts by these.
+    parts += [tf.reduce_sum(tf.cast(one, tf.float32)) * tf.cast(rows / size, tf.float32) for one in model.losses]
+    return tf.add_n(parts)
 
 
 def _measure(model: Any, rows: Any, whole: Any, values: tuple[Any, Any, Any, Any], replicas: int) -> None:
