@@ -147,26 +147,52 @@ def _even(data: Any, rt: SharedKerasRuntime) -> Any:
     size = leaf.shape[0]
     open_end = size is None
     if open_end:
-        size = int(tf.nest.flatten(next(iter(data)))[0].shape[0])
+        first = next(iter(data), None)
+        if first is None:
+            raise ScriptError("the dataset is empty", where="rt.feed", hint="its files, its filter or its take")
+        size = int(tf.nest.flatten(first)[0].shape[0])
     replicas = rt.strategy.num_replicas_in_sync
     if size % replicas:
+        fits = size // replicas * replicas or replicas
         raise ScriptError(
             f"a global batch of {size} rows does not divide over {replicas} replicas: {size} = {size // replicas} × {replicas} "
             f"+ {size % replicas}",
             where="rt.feed",
             why="on this device every replica's part has the same shape, which is compiled",
-            hint=f"dataset.batch({-(-size // replicas) * replicas}, drop_remainder=True)",
+            hint=f"dataset.batch({fits}, drop_remainder=True)",
         )
     if not open_end:
         return data
-    rt.say_once(
-        f"batches of other than {size} rows are left out here, an epoch's last one say: each new shape is compiled anew. "
-        f"dataset.batch({size}, drop_remainder=True) says so, and lets several steps run at a call"
-    )
+    count = _full(data, size)
+    left = "an epoch's last one say" if count is None else f"the last {count[1]} rows of {count[0] * size + count[1]}"
+    if count is None or count[1]:
+        rt.say_once(
+            f"batches of other than {size} rows are left out here, {left}: each new shape is compiled anew. "
+            f"dataset.batch({size}, drop_remainder=True) says so"
+        )
     data = data.filter(lambda *values: tf.equal(tf.shape(tf.nest.flatten(values)[0])[0], size))
+    if count is not None:
+        data = data.apply(tf.data.experimental.assert_cardinality(count[0]))
     return data.map(
         lambda *values: tf.nest.map_structure(lambda value: tf.ensure_shape(value, [size, *value.shape[1:]]), _one(values))
     )
+
+
+def _full(data: Any, size: int) -> tuple[int, int] | None:
+    """(full batches, rows that are left) of a dataset that ends in batch(size), or in what keeps its batches; None where
+    that cannot be seen. What is asked of TensorFlow is not public; tried with 2.21."""
+    batches = int(data.cardinality())
+    while batches >= 0:
+        inputs = data._inputs()
+        if len(inputs) != 1:
+            return None
+        if type(data).__name__ in ("_BatchDataset", "_ParallelBatchDataset"):
+            rows = int(inputs[0].cardinality())
+            return divmod(rows, size) if rows >= 0 and -(-rows // size) == batches else None
+        if type(data).__name__ not in ("_PrefetchDataset", "_OptionsDataset"):
+            return None
+        data = inputs[0]
+    return None
 
 
 def _one(values: Any) -> Any:

@@ -154,7 +154,8 @@ class Fitted:
         callbacks: Any = None,
         return_dict: bool = False,
     ) -> Any:
-        """The metrics over a dataset, as Keras's evaluate returns them: every row counts once, at any number of replicas."""
+        """The metrics over a dataset, as Keras's evaluate returns them: every row counts once, at any number of replicas, but
+        for those that static shapes leave out, which is told."""
         feed = feed_of(self._rt, x, y, batch_size, False, False, sample_weight)
         _has_end(feed, steps, "model.evaluate", "steps")
         self.build(feed)

@@ -211,13 +211,40 @@ def test_a_ragged_end_is_left_out_and_told_where_shapes_are_static() -> None:
     assert "batches of other than 32 rows are left out" in rt.said[0]
     parts = list(cut(feed.data, 8, static=True))
     assert len(parts) == 16 and all(int(real) == 4 and values[0].shape == (4, 6) for real, _, values in parts)
+    full = Static(8)
+    for even in (data.take(2).unbatch().batch(32, drop_remainder=True), data.unbatch().take(64).batch(32, drop_remainder=True)):
+        assert [values[0].shape for values in Feed(full, even, True).data] == [(32, 6), (32, 6)]
+    assert not full.said
+
+
+def test_how_many_rows_are_left_out_is_told_and_how_many_batches_are_left_is_known() -> None:
+    """Where TensorFlow knows how many rows there are; elsewhere neither is made up. Evaluation leaves them out as well."""
+    for count, full, left in ((69, 2, 5), (64, 2, 0), (24, 1, 0)):
+        for train in (True, False):
+            rt: Any = Static(8)
+            data = tf.data.Dataset.from_tensor_slices(jobs.rows(count)).shuffle(count).batch(32).prefetch(2)
+            feed = Feed(rt, data, train)
+            assert len(feed) == full == len(list(feed.data))
+            assert [f"the last {left} rows of {count}" in text for text in rt.said] == [True] * (left > 0)
     rt = Static(8)
-    assert [len(x) for x, _ in Feed(rt, data.unbatch().batch(32, drop_remainder=True), True).data] == [32, 32] and not rt.said
+    unknown = tf.data.Dataset.from_tensor_slices(jobs.rows()).filter(lambda x, y: x[0] < 9.0).batch(32)
+    assert Feed(rt, unknown, True).batches is None and "an epoch's last one say" in rt.said[0]
 
 
-def test_a_batch_that_does_not_divide_shows_the_equation() -> None:
+def test_an_empty_dataset_is_an_error_in_words() -> None:
     rt: Any = Static(8)
-    with pytest.raises(ScriptError) as caught:
-        Feed(rt, tf.data.Dataset.from_tensor_slices(jobs.rows()).batch(20), True)
-    assert caught.value.what == "a global batch of 20 rows does not divide over 8 replicas: 20 = 2 × 8 + 4"
-    assert caught.value.hint == "dataset.batch(24, drop_remainder=True)"
+    with pytest.raises(ScriptError, match="the dataset is empty"):
+        Feed(rt, tf.data.Dataset.from_tensor_slices(jobs.rows(0)).batch(8), True)
+
+
+def test_a_batch_that_does_not_divide_shows_the_equation_and_one_that_does() -> None:
+    """The hint, followed, gives a batch: of a set that is smaller than one batch, too."""
+    for rows, replicas, equation, fits in ((69, 8, "20 = 2 × 8 + 4", 16), (21, 2, "21 = 10 × 2 + 1", 20)):
+        rt: Any = Static(replicas)
+        data = tf.data.Dataset.from_tensor_slices(jobs.rows(rows))
+        size = int(equation.split()[0])
+        with pytest.raises(ScriptError) as caught:
+            Feed(rt, data.batch(size), True)
+        assert caught.value.what == f"a global batch of {size} rows does not divide over {replicas} replicas: {equation}"
+        assert caught.value.hint == f"dataset.batch({fits}, drop_remainder=True)"
+        assert len(Feed(rt, data.batch(fits, drop_remainder=True), True)) > 0
