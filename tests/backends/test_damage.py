@@ -57,6 +57,8 @@ ONCE = {
     "kfd": json.dumps(rocm.KFD, indent=1),
 }
 EVERY = TWICE | ONCE
+NICS_TWICE = {"topo -m"}  # in which each NIC has a row
+COUNTED = {"-q", "-q -x"}  # which say how many there are
 
 
 def read(text: str) -> Probe | None:
@@ -145,9 +147,14 @@ def test_a_pair_that_stands_twice_is_read_right_or_refused(damage: tuple[str, st
         assert re.fullmatch(r"capture\.txt, line \d+", error.where or "")
         return
     if found is not None and whole is not None:
-        classes = [(link.class_, link.count if link.class_ != "XGMI" else None) for link in found.links]
-        assert classes == [(link.class_, link.count if link.class_ != "XGMI" else None) for link in whole.links]
-        assert all(less.p2p in (None, more.p2p) for less, more in zip(found.links, whole.links, strict=True))
+        assert len(found.links) == len(whole.links)
+        for less, more in zip(found.links, whole.links, strict=True):
+            assert (less.class_, less.count) == (more.class_, more.count)
+            for fact in ("p2p", "bandwidth", "distance"):  # of a table each, which may be there or not
+                assert getattr(less, fact) in (None, getattr(more, fact)), fact
+        for one, other in zip(found.devices, whole.devices, strict=True):
+            assert one.pci in (None, other.pci)
+            assert not one.nics or one.nics == other.nics or name not in NICS_TWICE
 
 
 @settings(max_examples=50)
@@ -161,5 +168,9 @@ def test_a_gpu_that_stands_once_is_whole_or_refused(damage: tuple[str, str]) -> 
         assert re.fullmatch(r"capture\.txt, line \d+", error.where or "")
         return
     if found is not None and whole is not None:
-        assert len(found.devices) <= len(whole.devices)
+        least = len(whole.devices) if name in COUNTED else 1
+        assert least <= len(found.devices) <= len(whole.devices)
+        for fact in ("pci", "arch"):
+            told = {getattr(device, fact) for device in whole.devices} | {None}
+            assert name == "kfd" or {getattr(device, fact) for device in found.devices} <= told, fact
         assert {device.pci for device in found.devices} <= {device.pci for device in whole.devices} | {None}

@@ -47,17 +47,18 @@ def address(text: str | None) -> str | None:
 
 
 def numbered(numbers: Sequence[int], what: str) -> str | None:
-    """In what the numbers of a GPU's parts are not 0, 1, 2 …: one that is missing, or is there twice; None where they are."""
-    for place, number in enumerate(sorted(numbers)):
+    """In what the numbers of a GPU's parts are not 0, 1, 2 …, in order; None where they are."""
+    for place, number in enumerate(numbers):
         if number != place:
-            return f"{what} {number} for the second time" if number < place else f"{what} {number}, but no {what} {place}"
+            return f"{what} {number} where {what} {place} should stand"
     return None
 
 
 def check_numbers(devices: Sequence[Device], lines: Sequence[int], where: str, tool: str, lost: bool = False) -> None:
-    """Refuses a list where a GPU stands twice, or where one between the others is missing. `lines`: of each device.
+    """Refuses a list where a GPU stands twice or out of order, or where one between the others is missing.
 
-    A single GPU may have any number: nvidia-smi -i tells of that one. `lost`: whether the tool says that it cannot reach some.
+    `lines`: of each device. A single GPU may have any number: nvidia-smi -i tells of that one.
+    `lost`: whether the tool says that it cannot reach some.
     """
     for name, told in (("number", [d.outer for d in devices]), ("PCI address", [d.pci for d in devices])):
         for place, value in enumerate(told):
@@ -65,6 +66,9 @@ def check_numbers(devices: Sequence[Device], lines: Sequence[int], where: str, t
                 raise damaged(f"a GPU of {name} {value} for the second time", where, lines[place], tool)
     numbers = [device.outer for device in devices]
     for place, number in enumerate(numbers):
+        before = numbers[place - 1] if place else None
+        if number is not None and before is not None and number < before:
+            raise damaged(f"GPU {number} below GPU {before}", where, lines[place], tool)
         if number is not None and len(numbers) > 1 and not lost and number > 0 and number - 1 not in numbers:
             raise damaged(f"GPU {number}, but no GPU {number - 1}", where, lines[place], tool)
 

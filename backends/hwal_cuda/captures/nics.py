@@ -28,6 +28,8 @@ def check(names: Sequence[str], cells: Sequence[Sequence[str]], rows: Sequence[s
     for number, row in enumerate(rows[first:], first):
         label, *rest = row.split() or [""]
         if label not in names:
+            if "X" in rest and len(_classes(rest, gpus + 1)) > gpus:
+                return number, f"a row of {label}, which has no column"
             continue
         told = _classes(rest, gpus + len(names))
         own = gpus + names.index(label)
