@@ -14,13 +14,9 @@ import numpy
 import pytest
 import tensorflow as tf
 
-<<<<<<< HEAD
 from hwal import shortage
-from hwal.errors import ScriptError, VersionError
-from hwal.host import Host
-=======
 from hwal.errors import ScriptError
->>>>>>> 3a15e97 (Keras: arrays, weights and steps without a loss are taken as Keras takes them, or refused in words; datasets that are done with are not kept; Keras 3.8 is the oldest)
+from hwal.host import Host
 from hwal_keras import options
 from tests.keras import jobs
 
