@@ -43,7 +43,14 @@ def rows(count: int = ROWS) -> tuple[Any, Any]:
 
 
 def dataset(count: int = ROWS, batch: int = BATCH) -> Any:
-    return tf.data.Dataset.from_tensor_slices(rows(count)).shuffle(count).batch(batch)
+    return untuned(tf.data.Dataset.from_tensor_slices(rows(count)).shuffle(count).batch(batch))
+
+
+def untuned(data: Any) -> Any:
+    """A dataset without tf.data's tuner, for whose thread TensorFlow 2.21 now and then waits a minute when an iterator goes."""
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return data.with_options(options)
 
 
 def network() -> Any:

@@ -30,7 +30,7 @@ def by_keras(count: int, batch: int, epochs: int) -> list[float]:
     keras.utils.set_random_seed(0)
     model = jobs.network()
     model.compile(keras.optimizers.SGD(0.05), "mse")
-    data = tf.data.Dataset.from_tensor_slices(jobs.rows(count)).batch(batch)
+    data = jobs.untuned(tf.data.Dataset.from_tensor_slices(jobs.rows(count)).batch(batch))
     return [loss for _ in range(epochs) for x, y in data for loss in [float(model.train_on_batch(x, y))]]
 
 
@@ -85,7 +85,7 @@ def test_a_loop_of_ones_own_gives_one_curve_too(tmp_path: Path) -> None:
 def test_one_device_trains_as_keras_itself_does(tmp_path: Path) -> None:
     plain = by_keras(64, 32, 2)
     with jobs.start(tmp_path) as rt:
-        data = tf.data.Dataset.from_tensor_slices(jobs.rows(64)).batch(32)
+        data = jobs.untuned(tf.data.Dataset.from_tensor_slices(jobs.rows(64)).batch(32))
         keras.utils.set_random_seed(0)
         model = jobs.network()
         model.compile(keras.optimizers.SGD(0.05), "mse", **rt.compile_options())

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow  # TensorFlow alone takes seconds to import
 
 
 def data(x: Any, y: Any) -> Any:
-    return tf.data.Dataset.from_tensor_slices((x, y)).batch(jobs.BATCH)
+    return jobs.untuned(tf.data.Dataset.from_tensor_slices((x, y)).batch(jobs.BATCH))
 
 
 @pytest.mark.parametrize(
