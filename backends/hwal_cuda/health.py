@@ -73,8 +73,9 @@ def read() -> dict[str, Any] | None:
 
 def _health(nvml: Any, handle: Any, index: int) -> Health:
     def ask(name: str, *arguments: int) -> Any:
+        call = getattr(nvml, f"nvmlDeviceGet{name}", None)  # an older nvidia-ml-py has not all of them
         try:
-            return getattr(nvml, f"nvmlDeviceGet{name}")(handle, *arguments)
+            return None if call is None else call(handle, *arguments)
         except nvml.NVMLError:
             return None
 

@@ -26,9 +26,14 @@ PEAKS = (
     (r"MI355X", 2500.0),
 )
 
+OTHER = r"\b(?:Laptop|Max-Q|Mobile|Ti|SUPER|D)\b"
+
 
 def peak(name: str | None) -> float | None:
-    """Operations per second of a GPU with this name; None for one that the table lacks, and for a part of a GPU."""
-    if name is None or "MIG" in name:
+    """Operations per second of a GPU with this name; None for one that the table lacks, and for a part of a GPU.
+
+    A name that goes on is another board: a laptop's, a cut one for a market, a faster one.
+    """
+    if name is None or "MIG" in name or re.search(OTHER, name):
         return None
     return next((tflops * 1e12 for pattern, tflops in PEAKS if re.search(rf"\b{pattern}\b", name)), None)

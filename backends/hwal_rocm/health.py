@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from hwal.record import Record, dataclass
@@ -57,7 +58,8 @@ def read() -> dict[str, Any] | None:
     except amdsmi.AmdSmiException:
         return None
     finally:
-        amdsmi.amdsmi_shut_down()
+        with suppress(amdsmi.AmdSmiException):
+            amdsmi.amdsmi_shut_down()
 
 
 def _health(amdsmi: Any, handle: Any) -> Health:

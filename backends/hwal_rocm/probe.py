@@ -84,8 +84,9 @@ def _nodes(host: Host) -> Probe | None:
 def _torch(host: Host) -> Probe | None:
     version = (host.version("torch") or "").strip().partition("\n")[0]
     build = version.partition("+")[2]
-    if build and not build.startswith("rocm"):
-        kind = "NVIDIA's GPUs" if build.startswith("cu") else "CPUs only" if build == "cpu" else build
+    others = {"cu": "NVIDIA's GPUs", "cpu": "CPUs only", "xpu": "Intel's GPUs"}
+    kind = next((others[mark] for mark in sorted(others, key=len, reverse=True) if build.startswith(mark)), None)
+    if kind is not None:  # one that was built from its source (+git…) says nothing of what for
         return _blocked(f"torch {version} was built for {kind}", "install torch's build for ROCm (+rocm6.4 …)")
     return None
 

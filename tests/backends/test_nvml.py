@@ -84,6 +84,16 @@ def test_boards_that_retire_pages(library: Path) -> None:
     assert [(health.pending, health.failed, health.fabric) for health in ward.gpus] == [(True, None, None), (False, None, None)]
 
 
+def test_what_an_older_package_lacks_is_not_known(library: Path) -> None:
+    program = (
+        "import json, pynvml; del pynvml.nvmlDeviceGetPersistenceMode, pynvml.nvmlDeviceGetCurrentClocksEventReasons\n"
+        "from hwal_cuda.health import read; print(json.dumps(read()))"
+    )
+    lines = [f"gpu.0.{name} {value}" for name, value in HEALTHY.items()]
+    (health,) = Ward.from_dict(run(library, gpus.flat("t4", 1, "SYS"), lines, program)).gpus
+    assert health.persistence is None and health.temperature == HEALTHY["temperature"]
+
+
 def as_told(report: Report) -> Report:
     """What of a report the driver's calls can tell: a lost GPU's address is not among it; what is used of memory always is."""
     lost = [gpu.index for gpu in report.gpus if gpu.trouble]

@@ -136,6 +136,10 @@ def test_the_fastest_kind_is_told_by_its_peak_where_all_are_known() -> None:
         ("NVIDIA H20", None),  # cut: not to be taken for its relatives
         ("NVIDIA A800-SXM4-80GB", None),
         ("NVIDIA H100 MIG 3g.40gb", None),
+        ("NVIDIA GeForce RTX 4090", 165.2),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
+        ("NVIDIA GeForce RTX 4090 D", None),
+        ("NVIDIA GeForce RTX 3090 Ti", None),
         ("AMD Instinct MI300X OAM", 1307.0),
         ("AMD Instinct MI250X / MI250", 191.5),
         (None, None),
