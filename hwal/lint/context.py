@@ -151,9 +151,10 @@ class Contexts:
                 attribute in HOST_CALLS and (dotted is None or dotted.startswith("tensorflow.data"))
             ):
                 self._host(first, function, source)
-            elif attribute in ("run", "experimental_run_v2") and dotted is None and first is not None:
+            elif attribute in ("run", "experimental_run_v2") and dotted is None and target is None and first is not None:
                 self._give(first, function, source, Context(True, why="strategy.run"))
-            if attribute == "compile" or dotted is None or dotted.startswith("keras."):
+            own = isinstance(target, Function)  # what the project's own functions do with a loss, they do themselves
+            if attribute == "compile" or (dotted is None and not own) or (dotted or "").startswith("keras."):
                 for keyword in call.keywords:
                     if keyword.arg in LOSS_KEYWORDS:
                         gradient = LOSS_KEYWORDS[keyword.arg]
@@ -234,7 +235,9 @@ class Contexts:
                 continue
             if function.outer is not None or not function.parameters or not self._callable_alone(function):
                 continue
-            if not HOST_NAMES.match(function.name) and self._computes(function, pipeline):
+            if HOST_NAMES.match(function.name) or _gives_plain(function):
+                continue
+            if self._computes(function, pipeline):
                 self.roots[function] = Context(True, assumed=True, why="nobody here calls it")
 
     def _callable_alone(self, function: Function) -> bool:
@@ -280,7 +283,7 @@ PIPELINE_CLASS = re.compile(r"Preprocess|Tokeniz|Converter|Packer|Vectoriz|Augme
 
 HOST_NAMES = re.compile(
     r"^(?:main|run|train|evaluate|fit|test|setup|build|create|make|get|load|read|parse|decode|preprocess|augment|input_fn|"
-    r"save|write|export|plot|show|download|prepare|configure|init|serving|restore|convert|export|print|log|display|visualize)"
+    r"save|write|export|plot|show|download|prepare|configure|init|serving|restore|convert|print|log|display|visualize)"
     r"(?:_|$|[A-Z])|.*(?:_fn_builder|_dataset|_model|_example|_strategy)$"
 )
 HOST_METHODS = frozenset(
@@ -301,6 +304,30 @@ def _inner(function: Function) -> Iterator[Function]:
     for inner in function.inner.values():
         yield inner
         yield from _inner(inner)
+
+
+def _gives_plain(function: Function) -> bool:
+    """Whether a function gives back no tensor: nothing at all, an array (`x.numpy()`), or Python numbers made of tensors,
+    `float(loss)` or `[int(i) for i in ids]`. It runs eagerly then, unless it is there for the variables that it assigns."""
+    body = [node for statement in _body(function) for node in ast.walk(statement)]
+    returned = [node.value for node in body if isinstance(node, ast.Return | ast.Yield) and node.value is not None]
+    if not returned:
+        return not isinstance(function.node, ast.Lambda) and not any(
+            isinstance(node, ast.Attribute) and node.attr.startswith("assign") for node in body
+        )
+    made = [value.elt if isinstance(value, ast.ListComp | ast.GeneratorExp) else value for value in returned]
+    calls = [one.func for one in made if isinstance(one, ast.Call)]
+    return any(
+        (isinstance(call, ast.Name) and call.id in PLAIN) or (isinstance(call, ast.Attribute) and call.attr == "numpy")
+        for call in calls
+    )
+
+
+def _body(function: Function) -> list[ast.AST]:
+    return list(function.node.body) if isinstance(function.node.body, list) else [function.node.body]
+
+
+PLAIN = ("float", "int", "bool", "str")
 
 
 def is_test(path: str) -> bool:

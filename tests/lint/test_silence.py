@@ -7,6 +7,39 @@ import pytest
 from hwal.lint import check
 
 PROGRAMS: dict[str, str] = {
+    "functions that give arrays and Python's numbers": """\
+import tensorflow as tf
+def attention(model, image):
+    with tf.GradientTape() as tape:
+        score = model(image)[:, 0]
+    maps = tf.nn.relu(tape.gradient(score, image))
+    return maps.numpy()
+def volume(matrix):
+    value = tf.linalg.det(matrix)
+    if value > 0:
+        return float(value)
+    return float(-value)
+def improved(losses, best):
+    return bool(tf.reduce_min(losses) < best)
+def ids(scores, k):
+    found = tf.math.top_k(scores, k).indices
+    return [int(one) for one in found]
+""",
+    "a function that gives nothing": """\
+import tensorflow as tf
+def pictures(images, writer, step):
+    with writer.as_default():
+        tf.summary.image("images", images, step)
+""",
+    "one's own evaluation, with metrics": """\
+import numpy as np
+import tensorflow as tf
+def accuracy(y, p):
+    return float(np.mean(y.numpy() == p.numpy()))
+def evaluate(model, data, metrics):
+    return [metric(y, model(x)) for x, y in data for metric in metrics]
+print(evaluate(None, [], metrics=[accuracy]))
+""",
     "eager script": """\
 import tensorflow as tf
 x = tf.random.normal([4])
