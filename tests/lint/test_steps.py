@@ -54,3 +54,36 @@ def test_a_number_is_a_constant_of_the_graph_where_it_compiles_again(line: str, 
 )
 def test_an_operator_that_runs_on_the_host(line: str, told: bool) -> None:
     assert ("PTX606" in {found.code for found in check(STEP.format(line=line), target="tpu")}) is told
+
+
+LOOP = """\
+import torch
+import torch_xla
+
+
+def train(model, loader, optimizer):
+    for i, x in enumerate(loader):
+        loss = model(x).sum()
+        loss.backward()
+        optimizer.step()
+        {line}
+        torch_xla.sync()
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ('print(f"loss {loss:.3f}")', "PTX601"),
+        ('print(f"step {i}")', None),
+        ("assert loss >= 0", "PTX602"),
+        ("assert i >= 0", None),
+        ("floor = max(0.0, loss)", "PTX602"),
+        ("last = max(i, 2)", None),
+        ("done = loss > 1 if i > 3 and not loss < 2 else False", "PTX602"),
+        ("done = i > 3 and not i % 2", None),
+    ],
+)
+def test_every_way_to_ask_a_tensor_in_a_step(line: str, code: str | None) -> None:
+    found = {one.code for one in check(LOOP.format(line=line), select=("PTX601", "PTX602"))}
+    assert found == (set() if code is None else {code})

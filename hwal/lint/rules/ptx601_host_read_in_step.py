@@ -40,8 +40,12 @@ from hwal.lint.file import File
 
 def _check(file: File) -> Iterator[Finding]:
     steps = file.steps
-    for node, function in file.step_nodes(ast.Call):
-        if not isinstance(node, ast.Call) or _seldom(file, node):
+    for node, function in file.step_nodes(ast.Call, ast.FormattedValue):
+        if _seldom(file, node):
+            continue
+        if isinstance(node, ast.FormattedValue) and steps.is_tensor(node.value, function):
+            yield Finding(node.value, "a tensor is written into text in each step: the graph is cut, run and waited for", HELP)
+        if not isinstance(node, ast.Call):
             continue
         func = node.func
         if isinstance(func, ast.Attribute) and func.attr in READS and steps.is_tensor(func.value, function):
