@@ -215,17 +215,17 @@ def test_a_single_process_with_a_parent_keeps_the_terminal(make: Make) -> None:
 def test_a_process_that_was_stopped_goes_on(make: Make, processes: int) -> None:
     """For longer than a rank may be without progress, and by SIGSTOP, which no handler sees."""
     run = make(LOOP)
-    process = run.popen("--device", f"null:{processes}", "--hang-timeout", "1")
+    process = run.popen("--device", f"null:{processes}", "--hang-timeout", "3")
     process.wait_for("trains")
     wait_for(lambda: (run.out / "metrics.jsonl").exists())
     ranks = [process.pid] if processes == 1 else list(run.pids().values())
     for pid in ranks:
         os.kill(pid, signal.SIGSTOP)
-    time.sleep(9)  # the limit, and what comes on top of it
+    time.sleep(11)  # the limit, and what comes on top of it
     done = len(run.steps())
     for pid in ranks:
         os.kill(pid, signal.SIGCONT)
-    wait_for(lambda: len(run.steps()) > done)
+    wait_for(lambda: len(run.steps()) > done, 60)
     os.kill(process.pid, signal.SIGTERM)
     code, said = finish(process)
     assert code == 75, said
