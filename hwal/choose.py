@@ -18,6 +18,7 @@ def choose(
     backends: Mapping[str, Backend],
     count: int | None = None,
     for_all: bool = True,
+    framework: str | None = None,
 ) -> Choice:
     """The backend and devices that `target` stands for.
 
@@ -28,9 +29,11 @@ def choose(
         count: how many processes want a device, where that is known.
         for_all: whether this process chooses for all ranks. Where each rank chooses for itself, who uses a device now does not
             count: it may be the rank beside it.
+        framework: what is to train; None leaves aside which build of it is installed.
 
     Raises DeviceError.
     """
+    probes = [probe.for_framework(framework) for probe in probes]
     if not for_all:
         probes = [without_use(probe) for probe in probes]
     if target.backend == AUTO:

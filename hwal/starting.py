@@ -178,11 +178,12 @@ def _lay(framework: str | None, settings: Settings, world: World, environ: Mappi
     if file is not None and file.processes not in (None, world.local_size):
         told += (f"{world.local_size} process(es) here, not the {file.processes} of {name}: hwal train starts as many",)
     found = survey(environ.get(TOPOLOGY) or None, environ.get(DEVICE) or AUTO)
-    choice = choose(found.target, found.probes, found.backends, world.local_size, world.launcher == "none")
+    decided = decide(framework, sys.modules)
+    choice = choose(found.target, found.probes, found.backends, world.local_size, world.launcher == "none", decided.value)
     backend = found.backends[choice.backend]
     wrap = None if file is None else file.wrap
     request = Request(target=found.target, processes=world.local_size, wrap=wrap, settings=settings)
-    plan = make_plan(choice, backend.caps, request, decide(framework, sys.modules), world.nodes)
+    plan = make_plan(choice, backend.caps, request, decided, world.nodes)
     backend.check(plan)
     if world.launcher == "none" and found.machine is not None:
         world = backend.world(plan, found.machine) or world

@@ -72,6 +72,15 @@ class Target(Record):
 
 
 @dataclass(frozen=True)
+class Unfit(Record):
+    """A framework whose installed build cannot use the devices, although another framework may."""
+
+    framework: str
+    reason: str
+    hint: str
+
+
+@dataclass(frozen=True)
 class Probe(Record):
     """A backend's answer to "are you here?".
 
@@ -80,6 +89,7 @@ class Probe(Record):
         reason: one sentence. hint: what to type or install, when blocked.
         ms: time the probe took, in milliseconds.
         notes: things the user should know although the device is ready.
+        unfit: frameworks that cannot use the devices: blocked for these (Probe.for_framework).
     """
 
     backend: str
@@ -90,6 +100,12 @@ class Probe(Record):
     devices: tuple[Device, ...] = ()
     links: tuple[Link, ...] = ()
     notes: tuple[str, ...] = ()
+    unfit: tuple[Unfit, ...] = ()
+
+    def for_framework(self, framework: str | None) -> Probe:
+        """What the answer is where this framework is to train; None where it is not known yet."""
+        bar = next((each for each in self.unfit if each.framework == framework), None)
+        return self if bar is None or self.state != "ready" else Probe(self.backend, "blocked", bar.reason, bar.hint, self.ms)
 
 
 @dataclass(frozen=True)

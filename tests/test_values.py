@@ -143,7 +143,7 @@ def test_the_json_contract_of_hwal_devices() -> None:
     document = json.loads(machine().to_json())
     assert set(document) == {"host", "probes", "choice", "devices", "links"}
     assert set(document["host"]) == {"name", "system", "machine"}
-    assert set(document["probes"][0]) == {"backend", "state", "reason", "hint", "ms", "notes"}
+    assert set(document["probes"][0]) == {"backend", "state", "reason", "hint", "ms", "notes", "unfit"}
     assert set(document["choice"]) == {"target", "backend", "devices", "why", "passed_over"}
     assert set(document["choice"]["passed_over"][0]) == {"backend", "why"}
     assert {"backend", "index", "name", "id", "memory_bytes", "numa"} < set(document["devices"][0])

@@ -17,12 +17,13 @@ from hwal.values import Probe
 from hwal_cuda import links as wiring
 from hwal_cuda import present
 from hwal_cuda import report as nvml
+from hwal_cuda.nvml import READER
 from hwal_cuda.present import ABSENT, CONTROL, MODULE, WSL, has_driver
 from hwal_cuda.report import Gpu, Instance, Report
 from hwal_cuda.visible import MASK, ORDER, Seen, visible
+from hwal_gpu.builds import unfit
 from hwal_gpu.speeds import peak
 
-READER = "hwal_cuda.nvml:read"
 REBOOT = "reboot, or unload the old module: sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia && sudo modprobe nvidia"
 
 
@@ -48,7 +49,7 @@ def probe(host: Host) -> Probe:
             report = Report.from_dict(told, "NVML")
         except RecordError as error:
             return _blocked(f"NVML's answer makes no sense: {error.what} ({error.where})", "nvidia-smi; is the driver whole?")
-    blocked = _trouble(host, report, module[1] if module else None, cards) or _torch(host)
+    blocked = _trouble(host, report, module[1] if module else None, cards)
     return blocked or _ready(host, report, cards)
 
 
@@ -126,16 +127,6 @@ def _trouble(host: Host, report: Report, module: str | None, cards: list[str]) -
     return None
 
 
-def _torch(host: Host) -> Probe | None:
-    """A torch that was built for something else cannot see these GPUs. A version without a mark says nothing."""
-    version = (host.version("torch") or "").strip().partition("\n")[0]
-    build = version.partition("+")[2]
-    if build.startswith(("cpu", "rocm", "xpu")):
-        kind = {"c": "CPUs only", "r": "AMD's GPUs", "x": "Intel's GPUs"}[build[0]]
-        return _blocked(f"torch {version} was built for {kind}", "install torch's build for CUDA (+cu126, +cu128 …)")
-    return None
-
-
 def _switched(gpu: Gpu) -> bool:
     return any(port.remote == "switch" for port in gpu.ports)
 
@@ -165,7 +156,8 @@ def _ready(host: Host, report: Report, cards: list[str]) -> Probe:
     cost = straggler(devices)
     notes += [f"mixed kinds ({cost}): a run over all waits for the slowest"] if cost else []
     notes += wiring.notes(seen.gpus, found)
-    return Probe("cuda", "ready", _what(devices, report), devices=devices, links=found, notes=tuple(notes))
+    bars = unfit(host, "cu", "install torch's build for CUDA (+cu126, +cu128 …)", "pip install 'tensorflow[and-cuda]'")
+    return Probe("cuda", "ready", _what(devices, report), devices=devices, links=found, notes=tuple(notes), unfit=bars)
 
 
 def _device(host: Host, gpu: Gpu, place: int, instance: Instance | None) -> Device:

@@ -13,6 +13,7 @@ from hwal import pci
 from hwal.host import Host
 from hwal.topology import Device, Link, straggler
 from hwal.values import Probe
+from hwal_gpu.builds import unfit
 from hwal_gpu.speeds import peak
 from hwal_rocm import kfd, present
 from hwal_rocm.present import ABSENT
@@ -31,7 +32,7 @@ def probe(host: Host) -> Probe:
     devices = kfd.devices(nodes, "sysfs")
     if not devices:
         return _without(host, len([node for node in nodes if not node.facts]))
-    blocked = _nodes(host) or _torch(host)
+    blocked = _nodes(host)
     if blocked is not None:
         return blocked
     left, notes = visible(devices, host.env)
@@ -48,7 +49,8 @@ def probe(host: Host) -> Probe:
     what = ", ".join(f"{count} × {name}" for name, count in names.items())
     version = re.match(r"\d[\w.]*", host.read("/sys/module/amdgpu/version") or "")
     reason = f"{what}{f', amdgpu {version[0]}' if version else ''}"
-    return Probe("rocm", "ready", reason, devices=shown, links=found, notes=(*notes, *_told(devices, shown)))
+    bars = unfit(host, "rocm", "install torch's build for ROCm (+rocm6.4 …)", "pip install tensorflow-rocm")
+    return Probe("rocm", "ready", reason, devices=shown, links=found, notes=(*notes, *_told(devices, shown)), unfit=bars)
 
 
 def _blocked(reason: str, hint: str) -> Probe:
@@ -79,16 +81,6 @@ def _nodes(host: Host) -> Probe | None:
             f"docker run --device={NODE} --device=/dev/dri …; else modprobe amdgpu",
         )
     return _blocked(f"this user may not open {NODE}", f"ls -l {NODE}; {GROUPS}") if not allowed else None
-
-
-def _torch(host: Host) -> Probe | None:
-    version = (host.version("torch") or "").strip().partition("\n")[0]
-    build = version.partition("+")[2]
-    others = {"cu": "NVIDIA's GPUs", "cpu": "CPUs only", "xpu": "Intel's GPUs"}
-    kind = next((others[mark] for mark in sorted(others, key=len, reverse=True) if build.startswith(mark)), None)
-    if kind is not None:  # one that was built from its source (+git…) says nothing of what for
-        return _blocked(f"torch {version} was built for {kind}", "install torch's build for ROCm (+rocm6.4 …)")
-    return None
 
 
 def _device(host: Host, device: Device, place: int) -> Device:

@@ -38,6 +38,7 @@ examples:
 
 
 COMMANDS = ("order", "select", "groups")
+DEFAULT = "torch"  # what hwal train trains with where no script says otherwise
 
 
 def main(argv: Sequence[str]) -> int:
@@ -94,8 +95,9 @@ def _machine(found: Survey) -> tuple[Machine, str | None]:
         return Machine(found.host, found.probes, found.choice), None
     from hwal.choose import choose
 
+    framework = DEFAULT if found.target.backend == AUTO else None
     try:
-        return Machine(found.host, found.probes, choose(found.target, found.probes, found.backends)), None
+        return Machine(found.host, found.probes, choose(found.target, found.probes, found.backends, framework=framework)), None
     except DeviceError as error:
         if found.target.backend != AUTO:
             raise
@@ -139,7 +141,8 @@ def table(machine: Machine, nothing: str | None, width: int) -> list[str]:
             lines += _native(probe.devices, width)
             lines += _nics(probe.devices, width)
             lines += _links(probe.links, width)
-            lines += [line for note in probe.notes for line in _fill(f"note: {note}", width, "  ")]
+            unfit = [f"not for {each.framework}: {each.reason}; {each.hint}" for each in probe.unfit]
+            lines += [line for note in (*probe.notes, *unfit) for line in _fill(f"note: {note}", width, "  ")]
     for probe in machine.probes:
         if probe.state == "blocked":
             lines += ["", *_fill(f"{probe.backend}: blocked: {probe.reason}", width)]

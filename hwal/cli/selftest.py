@@ -84,7 +84,7 @@ def main(argv: Sequence[str]) -> int:
     except Exit:
         return EXIT_OK
     found = survey(None, given.device or os.environ.get(DEVICE) or AUTO)
-    choice = choose(found.target, found.probes, found.backends)
+    choice = choose(found.target, found.probes, found.backends, framework=given.framework)
     backend = found.backends[choice.backend]
     host = Host()
     if host.version(given.framework) is None:

@@ -197,7 +197,7 @@ def _plan(request: Request, found: Survey, source: str | None, world: World) -> 
     nodes, for_all = elastic.most_nodes(request.engine_arguments), world.launcher == "none"
     if not for_all:  # the world is there already, and the plan describes it
         request, nodes = replace(request, processes=world.local_size), world.nodes
-    choice = choose(found.target, found.probes, found.backends, request.processes, for_all)
+    choice = choose(found.target, found.probes, found.backends, request.processes, for_all, framework.value)
     return choice, make_plan(choice, found.backends[choice.backend].caps, request, framework, nodes)
 
 

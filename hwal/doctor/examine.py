@@ -13,6 +13,9 @@ from hwal.finding import LEVELS, Finding
 from hwal.host import Host
 from hwal.values import Probe
 
+ON_GPUS = {"torch": ("torch",), "keras": ("tensorflow", "tensorflow-rocm")}
+"""Framework -> the distributions by which it may compute on GPUs."""
+
 
 def examine(host: Host, probes: Sequence[Probe], backends: Mapping[str, Backend]) -> tuple[Finding, ...]:
     """What the backends find about their devices, and what there is about software and limits. Asks `host` only."""
@@ -21,6 +24,7 @@ def examine(host: Host, probes: Sequence[Probe], backends: Mapping[str, Backend]
     for probe in ready:
         if (backend := backends.get(probe.backend)) is not None:
             found += backend.diagnose(host, probe)
+        found += _unfit(host, probe)
     processes = max((len(probe.devices) for probe in ready), default=1)
     found += paths(host, ready)
     found += versions(host)
@@ -28,6 +32,24 @@ def examine(host: Host, probes: Sequence[Probe], backends: Mapping[str, Backend]
     found += mpi(host)
     found += limits(host, processes)
     return tuple(sorted(found, key=lambda finding: LEVELS.index(finding.level)))
+
+
+def _unfit(host: Host, probe: Probe) -> list[Finding]:
+    """Builds that cannot use the hardware: meant so, perhaps, where another framework is there that can."""
+    unfit = {each.framework for each in probe.unfit}
+    other = any(host.version(name) for framework, names in ON_GPUS.items() if framework not in unfit for name in names)
+    so = f"hwal train passes {probe.backend} over, and --device {probe.backend} fails"
+    return [
+        Finding(
+            "note" if other else "error",
+            each.framework,
+            f"{each.framework} cannot use the {probe.backend} devices",
+            each.reason,
+            f"{so}, for {each.framework}",
+            each.hint,
+        )
+        for each in probe.unfit
+    ]
 
 
 def _blocked(probes: Sequence[Probe]) -> list[Finding]:

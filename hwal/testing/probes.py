@@ -177,7 +177,8 @@ class ProbeSuite:
             assert not wrong, f"device {device.index}, field: (said, expected): {wrong}"
         classes = tuple(link.class_ for link in probe.links)
         assert classes == expected.links, f"links are {classes}, expected {expected.links}"
-        said = "\n".join([probe.reason, probe.hint or "", *probe.notes])
+        bars = [f"{each.reason}\n{each.hint}" for each in probe.unfit]
+        said = "\n".join([probe.reason, probe.hint or "", *probe.notes, *bars])
         for text in expected.says:
             assert text in said, f"{text!r} is not said in {said!r}"
         for text in expected.silent:

@@ -111,7 +111,7 @@ EXPECTED = {
     "driver-mismatch": blocked("another version than its kernel module (580.105.08 is loaded)", "reboot"),
     "no-library": blocked("libnvidia-ml.so.1 is not here"),
     "no-fabric": blocked("error 802", "nvidia-fabricmanager"),
-    "other-torch": blocked("torch 2.8.0+cpu was built for CPUs only"),
+    "other-torch": Expected(H100, links=pairs(8, "NV18"), says=("torch 2.8.0+cpu was built for CPUs only",)),
     "smi-only": Expected(halves("a100-pcie", 4), links=of_matrix("a100-pcie-pairs"), says=("driver 580.105.08",)),
     "nothing-to-ask": blocked("pip install nvidia-ml-py"),
     "wsl2": Expected(halves("2080", 1)),

@@ -64,7 +64,7 @@ def planned(host: RecordedHost, kind: str, nodes: int = 1, framework: str = "tor
     recording = replace(host.recording, **more)
     host = RecordedHost(replace(recording, versions={"torch": TORCH[kind], **recording.versions}))
     backend = Registry(host).load(kind)
-    choice = choose(Target(kind), [backend.probe(host)], {kind: backend})
+    choice = choose(Target(kind), [backend.probe(host)], {kind: backend}, framework=framework)
     return make_plan(choice, backend.caps, Request(), Decision(framework, "a test"), nodes), host
 
 

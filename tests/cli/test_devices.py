@@ -71,6 +71,7 @@ def test_the_document(hwal: Hwal, folder: Path) -> None:
         "hint": BLOCKED.hint,
         "ms": None,
         "notes": [],
+        "unfit": [],
     }
     assert [(link["a"], link["b"], link["class"]) for link in document["links"]] == [
         (0, 1, "NULL"),
