@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from time import monotonic
 from types import FrameType
 from typing import Any
@@ -59,6 +60,11 @@ def rank_code(code: int, launcher: str) -> int:
     """A rank's exit code for that of a preempted run: torchrun takes any but 0 for a failure and would start the ranks again.
     hwal's launcher knows what 0 stands for."""
     return EXIT_OK if os.environ.get(STATE_DIR) or (launcher == "torchrun" and code == EXIT_PREEMPTED) else code
+
+
+def passed_on(state_dir: str | os.PathLike[str], pid: int) -> Path:
+    """The file that a launcher leaves before it passes a signal on to the rank `pid`, which may have had it from elsewhere."""
+    return Path(state_dir) / f"passed-on-{pid}"
 
 
 @contextmanager
@@ -165,6 +171,7 @@ class StopRequest:
         self._pid = 0
         self._at = 0.0
         self._number: int | None = None  # of the first, until it is passed on
+        self._had_launchers = False
         self._ears: Ears | None = None
         self._stays = False
         self._heard: str | None = None
@@ -195,7 +202,7 @@ class StopRequest:
             now = monotonic()
             if self._heard is None:
                 self._heard, self._heard_at = signal.Signals(number).name, now
-            elif self.name is None and now - self._heard_at >= SECOND:
+            elif self.name is None and now - self._heard_at >= SECOND and not self._is_launchers():
                 _write(f"\nhwal: {signal.Signals(number).name} again: ends at once\n")
                 _end_children()
                 os._exit(EXIT_FAILED)
@@ -235,10 +242,18 @@ class StopRequest:
             os.kill(os.getpid(), number)
         elif self.name is None:
             self._first(number)
-        elif monotonic() - self._at >= ECHO:
+        elif monotonic() - self._at >= ECHO and not self._is_launchers():
             _end_children()
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
+
+    def _is_launchers(self) -> bool:
+        """Whether this is the one that the launcher passes on. A scheduler signals all processes of a job at once, and the
+        launcher of a busy machine passes its own on much later."""
+        if self._had_launchers or not (state_dir := os.environ.get(STATE_DIR)):
+            return False
+        self._had_launchers = passed_on(state_dir, self._pid).exists()
+        return self._had_launchers
 
     def _first(self, number: int) -> None:
         self._at = monotonic()

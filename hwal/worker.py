@@ -100,8 +100,10 @@ def main(argv: Sequence[str], last: bool = False) -> int:
         if not _started:
             _never_started(name_of(argv), world)
     except BaseException as raised:
-        error = _explained(raised) if isinstance(raised, Exception) else raised
-    stop.at_once, stop.too_late = False, True
+        error = raised
+    stop.at_once, stop.too_late = False, True  # before all else: a signal must not interrupt what is left
+    if isinstance(error, Exception):
+        error = _explained(error)
     ending = _ending(error, name_of(argv), world)
     if ending.code == EXIT_OK:
         try:

@@ -116,7 +116,7 @@ class _Start:
                 return End(self._kill(), name, twice=True)
             if signals.first is None:
                 if any(rank.alone for rank in ranks.values()):  # the others would wait for it
-                    signals.pass_on(ranks, signal.SIGTERM)
+                    signals.pass_on(ranks, signal.SIGTERM, self._state_dir)
             elif not ranks and not self._alone:
                 if not none_there:
                     none_there = True
@@ -125,7 +125,7 @@ class _Start:
                 if not announced:
                     announced = True
                     _say(f"{name}: passed on to the ranks, which save and end; once more ends them at once")
-                signals.pass_on(ranks, signals.first)
+                signals.pass_on(ranks, signals.first, self._state_dir)
             doom = overdue.look(ranks, read_beats(self._state_dir), name, now)
             if doom is not None:
                 return End(self._kill(), name, none_there, doom=doom)

@@ -7,11 +7,12 @@ import signal
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from hwal.launch.outcome import Outcome
-from hwal.preempt import ECHO, numbers
+from hwal.preempt import ECHO, numbers, passed_on
 
 
 class Signals:
@@ -51,10 +52,12 @@ class Signals:
         self._last = now
         self.count += 1
 
-    def pass_on(self, ranks: Mapping[int, Outcome], number: int) -> None:
+    def pass_on(self, ranks: Mapping[int, Outcome], number: int, state_dir: Path) -> None:
         """Sends it to every rank that runs and has had none yet; to one that is still starting when it has left its pid."""
         for rank in ranks.values():
             if rank.ended is None and rank.pid not in self._told and rank.lives:
                 self._told.add(rank.pid)
+                with suppress(OSError):  # a full disk: then a rank may take it for a second one
+                    passed_on(state_dir, rank.pid).touch()
                 with suppress(OSError):
                     os.kill(rank.pid, number if hasattr(signal, "SIGHUP") else signal.SIGTERM)

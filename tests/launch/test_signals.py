@@ -235,6 +235,21 @@ def test_a_scheduler_that_signals_every_process_of_a_job_has_it_saved(make: Make
     assert "${SLURM_RESTART_COUNT:+--resume run} says so where the job was requeued" in said, said
 
 
+def test_what_a_busy_launcher_passes_on_late_is_no_second_signal(make: Make) -> None:
+    """hwal takes its part of a scheduler's signal when a rank, which had its own, is still in its step."""
+    run = make(
+        LOOP.replace("time.sleep(0.01)", "time.sleep(0.01 if rt.steps_done < 3 else 3 * ECHO)").replace("ECHO", str(ECHO))
+    )
+    process = run.popen("--device", "null:2")
+    started(run, process, 2, "trains")
+    for pid in run.pids().values():
+        os.kill(pid, signal.SIGUSR1)
+    time.sleep(1.5 * ECHO)
+    process.send_signal(signal.SIGUSR1)
+    code, said = finish(process)
+    assert code == 75 and "passed on" in said, said
+
+
 def test_two_runs_in_one_folder_do_not_meet_and_a_finished_one_says_so(make: Make) -> None:
     run = make(WARM_UP)
     first = run.popen("--device", "null:1", MOMENT="imports")
