@@ -9,12 +9,14 @@ import sys
 import textwrap
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from hwal.env import PLAN
-from hwal.preempt import ECHO, NAMES, StopRequest, go_on, nothing_to_save
+from hwal.env import PLAN, STATE_DIR
+from hwal.preempt import ECHO, NAMES, StopRequest, go_on, nothing_to_save, passed_on
 
 SLEEPER = """
     import signal, sys, time
@@ -30,22 +32,56 @@ SLEEPER = """
 """
 
 
+Sleeper = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def sleeper() -> Iterator[Sleeper]:
+    """Starts a process that waits for its first signal and prints its name; ended with the test."""
+    with ExitStack() as stack:
+
+        def start(**env: str) -> subprocess.Popen[str]:
+            command = [sys.executable, "-c", textwrap.dedent(SLEEPER)]
+            process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1], env={**os.environ, **env}
+            )
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            return process
+
+        yield start
+
+
+def signalled(process: subprocess.Popen[str], name: str) -> None:
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.Signals[name])
+    assert process.stdout.readline() == f"{name}\n"
+
+
 @pytest.mark.parametrize("first", NAMES)
-@pytest.mark.parametrize("second", NAMES)
-def test_the_first_signal_is_remembered_and_the_second_ends_the_process(first: str, second: str) -> None:
-    command = [sys.executable, "-c", textwrap.dedent(SLEEPER)]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        process.send_signal(signal.Signals[first])
-        assert process.stdout.readline() == f"{first}\n"
+def test_the_first_signal_is_remembered_and_the_second_ends_the_process(sleeper: Sleeper, first: str) -> None:
+    started = {second: sleeper() for second in NAMES}
+    for second, process in started.items():
+        signalled(process, first)
         process.send_signal(signal.Signals[second])  # an echo of the first, as wrappers make it
-        time.sleep(ECHO + 0.1)
+    time.sleep(ECHO + 0.1)
+    for second, process in started.items():
         assert process.poll() is None
         process.send_signal(signal.Signals[second])
         assert process.wait(10) == -signal.Signals[second]
+
+
+def test_what_a_launcher_passes_on_late_is_no_second_signal(sleeper: Sleeper, tmp_path: Path) -> None:
+    process = sleeper(**{STATE_DIR: str(tmp_path)})
+    signalled(process, "SIGUSR1")
+    time.sleep(ECHO + 0.1)
+    passed_on(tmp_path, process.pid).touch()
+    process.send_signal(signal.SIGUSR1)
+    time.sleep(0.1)
+    assert process.poll() is None
+    process.send_signal(signal.SIGUSR1)
+    assert process.wait(10) == -signal.SIGUSR1
 
 
 def test_nothing_asked_until_a_signal_comes() -> None:

@@ -110,7 +110,7 @@ def test_a_process_that_has_a_ranks_number_by_now_is_let_be(tmp_path: Path, slee
         1: Outcome(1, stranger.pid, "cpu:1", 1.0, born=(born(stranger.pid) or 0) - 1),
         2: Outcome(2, known.pid, "cpu:2", 1.0, born=born(known.pid)),
     }
-    Signals().pass_on({1: ranks[1]}, signal.SIGTERM)
+    Signals().pass_on({1: ranks[1]}, signal.SIGTERM, tmp_path)
     watch = Failed(tmp_path)
     for now in (100.0, 100.0 + FAILED, 100.2 + FAILED):
         watch.look(ranks, now)

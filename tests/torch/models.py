@@ -15,7 +15,8 @@ def transformer(name: str, layers: int = 2, **changes: Any) -> nn.Module:
     """A transformers model of random weights: 2 layers (of each stack) of width 16."""
     torch.manual_seed(0)
     config, model = ARCHITECTURES[name]
-    return model(config(layers, **changes)).train()
+    made: nn.Module = getattr(transformers, model)(config(layers, **changes))  # by its name: the import takes a second
+    return made.train()
 
 
 def _decoder(layers: int, **changes: Any) -> dict[str, Any]:
@@ -56,16 +57,16 @@ def _side(name: str, layers: int) -> dict[str, int]:
     return {f"{name}_layers": layers, f"{name}_attention_heads": 2, f"{name}_ffn_dim": 32}
 
 
-ARCHITECTURES: Mapping[str, tuple[Callable[..., Any], Callable[[Any], nn.Module]]] = {
-    "gpt2": (_gpt2, transformers.GPT2LMHeadModel),
-    "llama": (lambda n, **c: transformers.LlamaConfig(**_decoder(n, **c)), transformers.LlamaForCausalLM),
-    "qwen2": (lambda n, **c: transformers.Qwen2Config(**_decoder(n, **c)), transformers.Qwen2ForCausalLM),
-    "opt": (_opt, transformers.OPTForCausalLM),
-    "bert": (lambda n, **c: transformers.BertConfig(**_decoder(n, **c)), transformers.BertForMaskedLM),
-    "albert": (_albert, transformers.AlbertForMaskedLM),
-    "t5": (_t5, transformers.T5ForConditionalGeneration),
-    "vit": (_vit, transformers.ViTForImageClassification),
-    "whisper": (_whisper, transformers.WhisperForConditionalGeneration),
+ARCHITECTURES: Mapping[str, tuple[Callable[..., Any], str]] = {
+    "gpt2": (_gpt2, "GPT2LMHeadModel"),
+    "llama": (lambda n, **c: transformers.LlamaConfig(**_decoder(n, **c)), "LlamaForCausalLM"),
+    "qwen2": (lambda n, **c: transformers.Qwen2Config(**_decoder(n, **c)), "Qwen2ForCausalLM"),
+    "opt": (_opt, "OPTForCausalLM"),
+    "bert": (lambda n, **c: transformers.BertConfig(**_decoder(n, **c)), "BertForMaskedLM"),
+    "albert": (_albert, "AlbertForMaskedLM"),
+    "t5": (_t5, "T5ForConditionalGeneration"),
+    "vit": (_vit, "ViTForImageClassification"),
+    "whisper": (_whisper, "WhisperForConditionalGeneration"),
 }
 
 

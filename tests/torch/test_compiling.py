@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from textwrap import dedent
@@ -114,16 +115,17 @@ def without_dropout(model: nn.Module) -> nn.Module:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("model", "loss"),
+    ("build", "loss"),
     [
-        (transformer("gpt2", 9, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0), language),  # torch stops at 8 recompilations
-        (without_dropout(Vision(3)), patches),
+        (lambda: transformer("gpt2", 9, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0), language),  # torch stops at 8
+        (lambda: without_dropout(Vision(3)), patches),
     ],
     ids=["gpt2", "hand-written"],
 )
-def test_the_curve_stays_and_one_block_is_compiled_for_all(model: nn.Module, loss: Loss) -> None:
+def test_the_curve_stays_and_one_block_is_compiled_for_all(build: Callable[[], nn.Module], loss: Loss) -> None:
     from torch._dynamo.utils import counters
 
+    model = build()
     plain = curve(deepcopy(model), loss)[0]
     torch._dynamo.reset()
     counters.clear()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import BertConfig, GPT2Config, LlamaConfig, T5Config
+import transformers
 
 from hwal.errors import UsageError, VersionError
 from hwal_torch import recipe
@@ -73,7 +73,7 @@ def test_a_folder_without_a_config_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_needs_its_tokenizer(tmp_path: Path) -> None:
-    GPT2Config(**SMALL).save_pretrained(tmp_path)
+    transformers.GPT2Config(**SMALL).save_pretrained(tmp_path)
     assert not find_model(str(tmp_path)).trained
     (tmp_path / "model.safetensors").write_bytes(b"")
     with pytest.raises(UsageError, match="has no tokenizer"):
@@ -95,15 +95,17 @@ def test_presets_have_the_size_they_say(name: str, millions: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "seq_len", "what"),
+    ("config", "sizes", "seq_len", "what"),
     [
-        (T5Config(), None, "t5 is not a causal language model"),
-        (GPT2Config(**SMALL), 49, "--seq-len 49 is more than the model's 48 positions"),
-        (GPT2Config(**{**SMALL, "vocab_size": 256}), None, "vocabulary is too small: 256 < 257"),
+        ("T5Config", {}, None, "t5 is not a causal language model"),
+        ("GPT2Config", SMALL, 49, "--seq-len 49 is more than the model's 48 positions"),
+        ("GPT2Config", {**SMALL, "vocab_size": 256}, None, "vocabulary is too small: 256 < 257"),
     ],
 )
-def test_configs_that_cannot_be_trained_are_refused(tmp_path: Path, config: Any, seq_len: int | None, what: str) -> None:
-    config.save_pretrained(tmp_path)
+def test_configs_that_cannot_be_trained_are_refused(
+    tmp_path: Path, config: str, sizes: dict[str, Any], seq_len: int | None, what: str
+) -> None:
+    getattr(transformers, config)(**sizes).save_pretrained(tmp_path)
     with pytest.raises(UsageError) as caught:
         read_language(find_model(str(tmp_path / "config.json")), seq_len)
     assert what in caught.value.what
@@ -117,15 +119,15 @@ def test_a_config_that_is_no_json_is_refused(tmp_path: Path) -> None:
 
 def test_a_model_that_sees_ahead_is_refused(tmp_path: Path) -> None:
     size = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 300}
-    BertConfig(**size).save_pretrained(tmp_path)
+    transformers.BertConfig(**size).save_pretrained(tmp_path)
     with pytest.raises(UsageError, match="sees the tokens"):
         build_model(read_language(find_model(str(tmp_path)), 8))
-    BertConfig(**size, is_decoder=True).save_pretrained(tmp_path)
+    transformers.BertConfig(**size, is_decoder=True).save_pretrained(tmp_path)
     build_model(read_language(find_model(str(tmp_path)), 8))
 
 
 def test_any_config_is_built_over_bytes_in_fp32(tmp_path: Path) -> None:
-    LlamaConfig(
+    transformers.LlamaConfig(
         vocab_size=512, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, dtype="bfloat16"
     ).save_pretrained(tmp_path)
     language = read_language(find_model(str(tmp_path)), 32)
@@ -136,7 +138,7 @@ def test_any_config_is_built_over_bytes_in_fp32(tmp_path: Path) -> None:
 
 
 def test_damaged_weights_are_told_in_words(tmp_path: Path) -> None:
-    GPT2Config(**SMALL).save_pretrained(tmp_path)
+    transformers.GPT2Config(**SMALL).save_pretrained(tmp_path)
     byte_tokenizer(48).save_pretrained(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"not weights")
     with pytest.raises(UsageError, match="the model cannot be built"):
