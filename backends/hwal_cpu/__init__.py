@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from hwal.backend import Backend
 from hwal.host import Host
-from hwal.values import Caps, Plan, Probe, Target
+from hwal.values import Caps, Decision, Plan, Probe, Target
 
 # Median of 7 training steps (forward, backward) of a 384-1536-384 MLP on 2048 rows under autocast, against fp32: torch 2.13,
 # one core of an AMD EPYC (Zen 4), ONEDNN_MAX_CPU_ISA and ATEN_CPU_CAPABILITY holding it to AVX2, or oneDNN to AVX512_CORE.
@@ -44,6 +44,14 @@ class CpuBackend(Backend):
         threads = {process.threads for process in plan.processes}
         count = threads.pop() if len(threads) == 1 else None
         return {"ACCELERATE_USE_CPU": "true"} | ({} if count is None else {"OMP_NUM_THREADS": str(count)})
+
+    def tuning(self, plan: Plan, probe: Probe, host: Host) -> dict[str, Decision]:
+        """gloo's interface, where its own choice would not reach the other machines."""
+        if plan.framework.value != "torch" or plan.nodes == 1:
+            return {}
+        from hwal.network import gloo
+
+        return gloo(host)
 
 
 backend = CpuBackend()

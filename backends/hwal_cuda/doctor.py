@@ -10,7 +10,7 @@ from hwal.finding import Finding
 from hwal.host import Host
 from hwal.values import Probe
 from hwal_cuda.health import READER, Health, Ward
-from hwal_gpu import findings
+from hwal_gpu import adapters, findings
 
 # nvmlClocksEventReasons that cut clocks: bit -> (what, remedy). Idle (1) and clocks that somebody set (2, 0x100) do not.
 POWER = f"nvidia-smi -q -d POWER; raise the cap (sudo nvidia-smi -pl WATTS), {findings.CABLES}"
@@ -43,6 +43,7 @@ def diagnose(host: Host, probe: Probe) -> Iterator[Finding]:
     for health in seen:
         yield from _one(health, f"cuda {health.index}")
     yield from _together(seen, probe)
+    yield from adapters.unclear(host)
     yield from _torch(host, probe)
 
 

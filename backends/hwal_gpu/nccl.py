@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hwal.host import Host
+from hwal.network import default_route, gloo
 from hwal.topology import Link
 from hwal.values import Decision, Plan
+from hwal_gpu import adapters
 
-NETWORK, INFINIBAND = "/sys/class/net", "/sys/class/infiniband"
+NETWORK = "/sys/class/net"
 OWN = ("lo", "docker")  # beginnings of the names of interfaces that NCCL leaves out by itself
 
 
@@ -21,7 +23,7 @@ def variables(plan: Plan, links: Sequence[Link], host: Host) -> dict[str, Decisi
     """The variables for this plan on this machine; empty where one process has nobody to talk to."""
     if plan.world_size == 1:
         return {}
-    return _peers(plan, links) | (_interfaces(host) | _adapters(host) if plan.nodes > 1 else {})
+    return _peers(plan, links) | (_interfaces(host) | gloo(host) | adapters.chosen(host) if plan.nodes > 1 else {})
 
 
 def _peers(plan: Plan, links: Sequence[Link]) -> dict[str, Decision]:
@@ -34,18 +36,14 @@ def _peers(plan: Plan, links: Sequence[Link]) -> dict[str, Decision]:
 
 
 def _interfaces(host: Host) -> dict[str, Decision]:
-    """Interfaces that lead to no other machine are left out; gloo, which ranks agree over, is kept off the loopback address."""
+    """Interfaces that lead to no other machine are left out."""
     names, route = host.names(NETWORK), default_route(host)
     inner = [name for name in names if name != route and not name.startswith(OWN) and _is_inner(host, name)]
-    found = {}
-    if inner:
-        left_out = ",".join(name for name in names if name in inner or name.startswith(OWN))
-        why = f"bridges and tunnels ({', '.join(inner)}) lead to no other machine, and NCCL leaves out lo and docker alone"
-        found["NCCL_SOCKET_IFNAME"] = Decision(f"^={left_out}", why)
-    if route is not None and (loop := _own_loopback(host)) is not None:
-        why = f"/etc/hosts has this machine's name at {loop}, where gloo would wait for others; {route} has the default route"
-        found["GLOO_SOCKET_IFNAME"] = Decision(route, why)
-    return found
+    if not inner:
+        return {}
+    left_out = ",".join(name for name in names if name in inner or name.startswith(OWN))
+    why = f"bridges and tunnels ({', '.join(inner)}) lead to no other machine, and NCCL leaves out lo and docker alone"
+    return {"NCCL_SOCKET_IFNAME": Decision(f"^={left_out}", why)}
 
 
 def _is_inner(host: Host, name: str) -> bool:
@@ -54,37 +52,3 @@ def _is_inner(host: Host, name: str) -> bool:
     return (
         bool(host.names(f"{folder}/bridge") or host.names(f"{folder}/brport")) or host.read(f"{folder}/tun_flags") is not None
     )
-
-
-def default_route(host: Host) -> str | None:
-    """The interface that the default route goes over, the nearest where there are several."""
-    found = []
-    for line in (host.read("/proc/net/route") or "").splitlines()[1:]:
-        parts = line.split()
-        if len(parts) > 7 and parts[1] == parts[7] == "00000000" and parts[6].isdigit():
-            found.append((int(parts[6]), parts[0]))
-    return min(found)[1] if found else None
-
-
-def _own_loopback(host: Host) -> str | None:
-    """The loopback address that /etc/hosts gives this machine's own name."""
-    for line in (host.read("/etc/hosts") or "").splitlines():
-        parts = line.partition("#")[0].split()
-        if parts and parts[0].startswith("127.") and host.name in parts[1:]:
-            return parts[0]
-    return None
-
-
-def _adapters(host: Host) -> dict[str, Decision]:
-    """Where InfiniBand and Ethernet adapters are up together, the former: one cannot talk to the other."""
-    layers: dict[str, list[str]] = {}
-    for adapter in host.names(INFINIBAND):
-        for port in host.names(f"{INFINIBAND}/{adapter}/ports"):
-            folder = f"{INFINIBAND}/{adapter}/ports/{port}"
-            if "ACTIVE" in (host.read(f"{folder}/state") or ""):
-                layers.setdefault((host.read(f"{folder}/link_layer") or "").strip(), []).append(adapter)
-    fast, other = layers.get("InfiniBand", []), layers.get("Ethernet", [])
-    if not fast or not other:
-        return {}
-    why = f"InfiniBand; {', '.join(dict.fromkeys(other))} speak Ethernet, and the two cannot talk to each other"
-    return {"NCCL_IB_HCA": Decision(f"={','.join(dict.fromkeys(fast))}", why)}

@@ -11,7 +11,7 @@ from hwal.finding import Finding
 from hwal.host import Host
 from hwal.topology import Device
 from hwal.values import Probe
-from hwal_gpu import findings
+from hwal_gpu import adapters, findings
 from hwal_rocm.health import READER, Health, Ward
 
 BRIDGE = "0x0604"  # PCI class of the bridges that a board has before its GPU
@@ -33,6 +33,7 @@ def diagnose(host: Host, probe: Probe) -> Iterator[Finding]:
         if device.pci in told:
             yield from _amdsmi(told[device.pci], subject)
     yield from findings.together("rocm", probe.devices, "HIP_VISIBLE_DEVICES")
+    yield from adapters.unclear(host)
     if (host.read(BALANCING) or "").strip() == "1" and len(probe.devices) > 1:
         so = "the kernel moves pages that GPUs read, and steps stutter"
         yield Finding("note", "rocm", "NUMA balancing is on", f"{BALANCING} is 1", so, f"echo 0 | sudo tee {BALANCING}")

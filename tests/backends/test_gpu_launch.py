@@ -62,7 +62,7 @@ def _launch(name: str, host: RecordedHost) -> Iterator[str]:
 def planned(host: RecordedHost, kind: str, nodes: int = 1, framework: str = "torch", **more: Any) -> tuple[Plan, RecordedHost]:
     """What all devices of a kind do on a machine with torch for it; and the machine, changed by `more`."""
     recording = replace(host.recording, **more)
-    host = RecordedHost(replace(recording, versions={"torch": TORCH[kind], **recording.versions}))
+    host = RecordedHost(replace(recording, versions={"torch": TORCH.get(kind, "2.13.0+cpu"), **recording.versions}))
     backend = Registry(host).load(kind)
     choice = choose(Target(kind), [backend.probe(host)], {kind: backend}, framework=framework)
     return make_plan(choice, backend.caps, Request(), Decision(framework, "a test"), nodes), host
@@ -97,12 +97,14 @@ NETWORK |= {f"{NET}/veth1/brport/state": "3\n", f"{NET}/tun0/tun_flags": "0x1002
 NAMED = {"/etc/hosts": "127.0.0.1 localhost\n127.0.1.1 gpu01.lab gpu01 # by the installer\n"}
 
 
-def port(adapter: str, layer: str, state: str = "4: ACTIVE") -> dict[str, str]:
-    folder = f"/sys/class/infiniband/{adapter}/ports/1"
-    return {f"{folder}/link_layer": f"{layer}\n", f"{folder}/state": f"{state}\n"}
+def port(adapter: str, layer: str, rate: int | None = 400, number: int = 1, state: str = "4: ACTIVE") -> dict[str, str]:
+    folder = f"/sys/class/infiniband/{adapter}/ports/{number}"
+    speed = {} if rate is None else {f"{folder}/rate": f"{rate} Gb/sec (4X NDR)\n"}
+    return {f"{folder}/link_layer": f"{layer}\n", f"{folder}/state": f"{state}\n", **speed}
 
 
 FAST = port("mlx5_0", "InfiniBand") | port("mlx5_1", "InfiniBand")
+ROCE = {path: text for i in range(8) for path, text in port(f"mlx5_{i}", "Ethernet").items()}
 
 
 @pytest.mark.parametrize("name", ("cuda-hgx-h100", "rocm-mi300x-8"))
@@ -117,14 +119,29 @@ FAST = port("mlx5_0", "InfiniBand") | port("mlx5_1", "InfiniBand")
             {"NCCL_SOCKET_IFNAME": "^=docker0,lo,tun0,veth1,virbr0", "GLOO_SOCKET_IFNAME": "br0"},
         ),
         (FAST, {}),
-        (FAST | port("mlx5_2", "Ethernet"), {"NCCL_IB_HCA": "=mlx5_0,mlx5_1"}),
-        (FAST | port("mlx5_2", "Ethernet", "1: DOWN"), {}),
+        (FAST | port("mlx5_2", "Ethernet"), {"NCCL_IB_HCA": "=mlx5_0:1,mlx5_1:1"}),
+        (FAST | port("mlx5_1", "Ethernet", 100, 2), {"NCCL_IB_HCA": "=mlx5_0:1,mlx5_1:1"}),  # an adapter with a port of each
+        (ROCE | port("mlx5_8", "InfiniBand"), {"NCCL_IB_HCA": "=" + ",".join(f"mlx5_{i}:1" for i in range(8))}),
+        (port("mlx5_0", "InfiniBand", 200) | port("mlx5_1", "Ethernet", 200), {}),  # anybody's guess
+        (FAST | port("mlx5_2", "Ethernet", None), {}),
+        (FAST | port("mlx5_2", "Ethernet", state="1: DOWN"), {}),
         (port("mlx5_2", "Ethernet"), {}),
     ],
 )
 def test_the_network_of_several_machines(name: str, files: dict[str, str], expected: dict[str, str]) -> None:
     assert tuned(name, 2, **with_files(name, files)) == expected
     assert tuned(name, 1, **with_files(name, files)) == {}, "one machine needs no network"
+
+
+def test_cpus_of_several_machines_meet_over_the_network() -> None:
+    for files, expected in ((NETWORK | NAMED, {"GLOO_SOCKET_IFNAME": "br0"}), (NETWORK, {}), (NAMED, {})):
+        host = RecordedHost.load(gpus.HOSTS / "sapphire-rapids-2-sockets")
+        plan, host = planned(host, "cpu", 2, name="gpu01", files={**host.recording.files, **files})
+        backend = Registry(host).load("cpu")
+        told = backend.tuning(plan, backend.probe(host), host)
+        assert {name: decision.value for name, decision in told.items()} == expected
+        assert backend.tuning(planned(host, "cpu")[0], backend.probe(host), host) == {}, "on one machine the loopback will do"
+        assert backend.tuning(replace(plan, framework=Decision("keras", "a test")), backend.probe(host), host) == {}
 
 
 def test_p2p_is_off_where_no_pair_of_the_run_has_it() -> None:

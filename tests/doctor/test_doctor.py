@@ -16,6 +16,7 @@ from hwal.finding import Finding
 from hwal.host import Output, RecordedHost, Recording
 from hwal_cuda.health import READER, Health, Ward
 from tests.backends import gpus
+from tests.backends.test_gpu_launch import port
 
 WELL = Health(0, 1, 41, 90, 700000, 700000, (1, 1), False, False, (5, 5), (16, 16), True, True, (0, 0), 0)
 CUDA = gpus.cuda_hosts()
@@ -243,6 +244,16 @@ def test_translated_paths() -> None:
     together = dict.fromkeys((f"/sys/bus/pci/devices/{gpus.bus(i)}/iommu_group" for i in range(8)), "../iommu_groups/4")
     assert on_cuda(name="p100-8", links=together) == []
     assert translated("hgx-h100", "DMA") == [], "NVLink does not pass there"
+
+
+def test_adapters_of_two_kinds() -> None:
+    """Which of them ranks shall use is a person's choice, where neither has clearly more bandwidth."""
+    recording, free = CUDA["hgx-h100"], {"/proc/self/limits": LOCKED.replace("65536 ", "unlimited ")}
+    for rate, expected in ((200, [("note", "network", "InfiniBand and Ethernet adapters are both up")]), (800, [])):
+        ports = port("mlx5_0", "InfiniBand", rate) | port("mlx5_1", "Ethernet", 200)
+        found = on_cuda(files={**recording.files, **free, **ports})
+        assert told(found) == expected
+    assert on_cuda(files={**recording.files, **free, **port("mlx5_0", "InfiniBand")}) == []
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
