@@ -1,16 +1,19 @@
-"""Findings about NVIDIA's GPUs, from what NVML tells of their health and from the probe."""
+"""Findings about NVIDIA's GPUs, from what NVML tells of them and of their health, and from the probe."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from hwal.errors import RecordError
 from hwal.finding import Finding
 from hwal.host import Host
+from hwal.topology import Device
 from hwal.values import Probe
+from hwal_cuda import ask
 from hwal_cuda.health import READER, Health, Ward
-from hwal_gpu import adapters, findings
+from hwal_cuda.report import LOST, RESET, Gpu, Report
+from hwal_gpu import adapters, builds, findings
 
 # nvmlClocksEventReasons that cut clocks: bit -> (what, remedy). Idle (1) and clocks that somebody set (2, 0x100) do not.
 POWER = f"nvidia-smi -q -d POWER; raise the cap (sudo nvidia-smi -pl WATTS), {findings.CABLES}"
@@ -23,6 +26,7 @@ REASONS = {
     0x40: ("the hardware has cut clocks because it is too hot", HEAT),
     0x80: ("an external power brake has cut clocks", POWER),
 }
+COVERED = {0x08: 0x40 | 0x80, 0x20: 0x40}  # the general reason is told only where none of its own causes is
 # NVML_GPU_FABRIC_HEALTH_MASK_…: the bit from which a flag of two bits stands (1: true) -> what it says
 FABRIC = {
     0: "its bandwidth is degraded",
@@ -32,19 +36,33 @@ FABRIC = {
 }
 
 
+# A driver's first three digits -> the newest CUDA it runs (CUDA release notes, "CUDA Toolkit and Minimum Required Driver
+# Version"), for where only nvidia-smi is asked
+DRIVERS = ((580, 13), (525, 12), (450, 11))
+
+
 def diagnose(host: Host, probe: Probe) -> Iterator[Finding]:
-    """Findings about the visible GPUs, each by NVML's number."""
+    """Findings about the visible GPUs, each by hwal's number, and about those that the driver has lost."""
+    report = ask.report(host) or Report()
     ward, why = _ward(host)
     if why is not None:
         so = "heat, power, ECC, NVLinks and PCIe were not looked at"
         yield findings.unasked("cuda", why, so, "pip install nvidia-ml-py; nvidia-smi")
-    outer = {device.outer for device in probe.devices}
-    seen = [health for health in ward.gpus if health.index in outer]
+    shown = {device.outer: _number(device) for device in probe.devices}
+    seen = [health for health in ward.gpus if health.index in shown]
     for health in seen:
-        yield from _one(health, f"cuda {health.index}")
-    yield from _together(seen, probe)
+        yield from _one(health, f"cuda {shown[health.index]}")
+    yield from _lost(report.gpus)
+    yield from _down([gpu for gpu in report.gpus if gpu.index in shown], shown)
+    yield from _together(seen, shown, probe)
     yield from adapters.unclear(host)
-    yield from _torch(host, probe)
+    yield from _torch(host, report)
+
+
+def _number(device: Device) -> str:
+    """hwal's number, and nvidia-smi's where that is another: `0 (nvidia-smi's 3)`."""
+    same = device.outer is None or device.outer == device.index
+    return str(device.index) if same else f"{device.index} (nvidia-smi's {device.outer})"
 
 
 def _ward(host: Host) -> tuple[Ward, str | None]:
@@ -60,7 +78,7 @@ def _ward(host: Host) -> tuple[Ward, str | None]:
 
 def _one(health: Health, subject: str) -> Iterator[Finding]:
     for bit, (what, remedy) in REASONS.items():
-        if health.throttle is not None and health.throttle & bit:
+        if health.throttle is not None and health.throttle & bit and not health.throttle & COVERED.get(bit, 0):
             evidence = f"clocks event reasons {health.throttle:#x}"
             yield Finding("warning", subject, what, evidence, "steps are slower, and all ranks wait for this one", remedy)
     yield from findings.hot(subject, health.temperature, health.slowdown, LOOK)
@@ -78,14 +96,11 @@ def _one(health: Health, subject: str) -> Iterator[Finding]:
         remedy = f"drain the GPU, then sudo nvidia-smi -i {health.index} -r"
         yield Finding("error", subject, what, why, "an uncorrectable error has happened there, and may again", remedy)
     if health.ecc is not None and health.ecc[0] != health.ecc[1]:
-        evidence = f"now {'on' if health.ecc[0] else 'off'}, {'on' if health.ecc[1] else 'off'} after a reset"
-        remedy = f"sudo nvidia-smi -i {health.index} -r"
+        evidence, remedy = _waiting(health.ecc), f"sudo nvidia-smi -i {health.index} -r"
         yield Finding("note", subject, "a change of ECC waits for a reset", evidence, "memory size will change", remedy)
     if health.mig is not None and health.mig[0] != health.mig[1]:
-        remedy = f"sudo nvidia-smi -i {health.index} -r"
-        yield Finding(
-            "note", subject, "a change of MIG mode waits for a reset", f"{health.mig}", "it is in the old mode", remedy
-        )
+        evidence, remedy = _waiting(health.mig), f"sudo nvidia-smi -i {health.index} -r"
+        yield Finding("note", subject, "a change of MIG mode waits for a reset", evidence, "it is in the old mode", remedy)
     if health.link_errors:
         evidence = f"{health.link_errors} replays and recoveries since the driver was loaded"
         remedy = "nvidia-smi nvlink -e; reseat the bridge or board where they grow"
@@ -94,6 +109,10 @@ def _one(health: Health, subject: str) -> Iterator[Finding]:
     if health.busy and health.generation is not None and health.generation[0] < health.generation[1]:
         yield from findings.slower(subject, f"generation {health.generation[0]} of {health.generation[1]} with clocks up")
     yield from _fabric(health, subject)
+
+
+def _waiting(mode: tuple[int, int]) -> str:
+    return f"now {'on' if mode[0] else 'off'}, {'on' if mode[1] else 'off'} after a reset"
 
 
 def _fabric(health: Health, subject: str) -> Iterator[Finding]:
@@ -105,8 +124,28 @@ def _fabric(health: Health, subject: str) -> Iterator[Finding]:
         yield Finding("warning", subject, "its NVLink fabric is not whole", ", ".join(troubles), so, remedy)
 
 
-def _together(seen: list[Health], probe: Probe) -> Iterator[Finding]:
-    off = [str(health.index) for health in seen if health.persistence is False]
+def _lost(gpus: Sequence[Gpu]) -> Iterator[Finding]:
+    """GPUs that NVML lists and cannot reach, whatever the masks: CUDA may not start because of one that nobody asked for."""
+    for gpu in gpus:
+        if gpu.trouble is None:
+            continue
+        reset = f"end what runs on it, then sudo nvidia-smi -i {gpu.index} -r; else reboot"
+        remedy = {RESET: reset, LOST: "dmesg | grep -i xid; reboot"}.get(gpu.trouble.code, f"dmesg | grep -i nvrm; {reset}")
+        evidence = f"NVML error {gpu.trouble.code}: {gpu.trouble.text}"
+        so = "it is left out, and CUDA may not start on the others"
+        yield Finding("error", "cuda", gpu.lost, evidence, so, remedy)
+
+
+def _down(gpus: Sequence[Gpu], shown: dict[int | None, str]) -> Iterator[Finding]:
+    for gpu in gpus:
+        if gpu.down and gpu.ports:
+            evidence = f"{gpu.down} of {gpu.down + len(gpu.ports)} are down"
+            so, remedy = "transfers to its neighbours are slower", f"nvidia-smi nvlink -s -i {gpu.index}; reseat the bridge"
+            yield Finding("warning", f"cuda {shown[gpu.index]}", "some of its NVLinks are down", evidence, so, remedy)
+
+
+def _together(seen: list[Health], shown: dict[int | None, str], probe: Probe) -> Iterator[Finding]:
+    off = [shown[health.index] for health in seen if health.persistence is False]
     if off:
         evidence, remedy = (
             f"off on GPU {', '.join(off)}",
@@ -115,30 +154,29 @@ def _together(seen: list[Health], probe: Probe) -> Iterator[Finding]:
         yield Finding("note", "cuda", "persistence mode is off", evidence, "each start of CUDA takes seconds longer", remedy)
     modes = {bool(health.mig[0]) for health in seen if health.mig is not None}
     if len(modes) > 1:
-        evidence = ", ".join(f"{h.index} {'on' if h.mig and h.mig[0] else 'off'}" for h in seen)
+        evidence = ", ".join(f"{shown[h.index]} {'on' if h.mig and h.mig[0] else 'off'}" for h in seen)
         remedy = "sudo nvidia-smi -mig 0, or take the instances one by one"
         yield Finding(
             "warning", "cuda", "some GPUs are in MIG mode, others not", evidence, "those in MIG mode are left out", remedy
         )
     yield from findings.together("cuda", probe.devices, "CUDA_VISIBLE_DEVICES")
-    down = [note for note in probe.notes if "NVLinks are down" in note or "fallen off" in note]
-    for note in down:
-        level, remedy = ("error", "dmesg | grep -i xid; reboot") if "fallen" in note else ("warning", "nvidia-smi nvlink -s")
-        yield Finding("error" if level == "error" else "warning", "cuda", note, "NVML", "fewer or slower devices", remedy)
     broken = [f"{link.a}-{link.b}" for link in probe.links if link.p2p is False]
     if broken:
         remedy = "none on GeForce boards; elsewhere turn off ACS and IOMMU translation on the paths (iommu=pt)"
         yield Finding("note", "cuda", "pairs without P2P", " ".join(broken), "what they exchange goes through the host", remedy)
 
 
-def _torch(host: Host, probe: Probe) -> Iterator[Finding]:
+def _torch(host: Host, report: Report) -> Iterator[Finding]:
     """torch's CUDA against the driver's: within a major version any driver since its first will do."""
-    version = host.version("torch") or ""
-    build = re.search(r"\+cu(\d+)(\d)$", version)
-    driver = re.search(r"CUDA (\d+)\.(\d+)", probe.reason)
-    if build and driver and int(build[1]) > int(driver[1]):
-        evidence = f"torch {version}; the driver runs CUDA up to {driver[1]}.{driver[2]}"
-        remedy = f"update the driver, or install torch's build for CUDA {driver[1]}"
-        yield Finding(
-            "error", "torch", "torch is built for a newer CUDA than the driver has", evidence, "no GPU can be used", remedy
-        )
+    wanted, version = builds.toolkit(host), re.match(r"\d+", report.driver or "")
+    most = report.cuda // 1000 if report.cuda else None
+    if most is None and version is not None:
+        most = next((cuda for first, cuda in DRIVERS if int(version[0]) >= first), None)
+    if wanted is None or most is None or wanted[0] <= most:
+        return
+    runs = f"CUDA up to {most}.{report.cuda % 1000 // 10}" if report.cuda else f"CUDA up to {most} (by a table of drivers)"
+    evidence = f"torch {host.version('torch')} is built for CUDA {wanted[0]}.{wanted[1]}; driver {report.driver} runs {runs}"
+    remedy = f"update the driver, or install torch's build for CUDA {most}"
+    yield Finding(
+        "error", "torch", "torch is built for a newer CUDA than the driver has", evidence, "no GPU can be used", remedy
+    )

@@ -14,10 +14,9 @@ from hwal.errors import RecordError
 from hwal.host import Host
 from hwal.topology import Device, straggler
 from hwal.values import Probe
+from hwal_cuda import ask, present
 from hwal_cuda import links as wiring
-from hwal_cuda import present
 from hwal_cuda import report as nvml
-from hwal_cuda.nvml import READER
 from hwal_cuda.present import ABSENT, CONTROL, MODULE, WSL, has_driver
 from hwal_cuda.report import Gpu, Instance, Report
 from hwal_cuda.visible import MASK, ORDER, Seen, visible
@@ -36,19 +35,13 @@ def probe(host: Host) -> Probe:
     blocked = _nodes(host, module[1] if module else None)
     if blocked is not None:
         return blocked
-    told = host.driver(READER)
-    if told is None:
-        from hwal_cuda.smi import read_smi  # its parsers are for machines without nvidia-ml-py
-
-        report = read_smi(host)
-        if report is None:
-            hint = "pip install nvidia-ml-py, or put nvidia-smi on PATH"
-            return _blocked("NVIDIA's driver is here, and neither nvidia-ml-py nor nvidia-smi to ask it", hint)
-    else:
-        try:
-            report = Report.from_dict(told, "NVML")
-        except RecordError as error:
-            return _blocked(f"NVML's answer makes no sense: {error.what} ({error.where})", "nvidia-smi; is the driver whole?")
+    try:
+        report = ask.report(host)
+    except RecordError as error:
+        return _blocked(f"NVML's answer makes no sense: {error.what} ({error.where})", "nvidia-smi; is the driver whole?")
+    if report is None:
+        hint = "pip install nvidia-ml-py, or put nvidia-smi on PATH"
+        return _blocked("NVIDIA's driver is here, and neither nvidia-ml-py nor nvidia-smi to ask it", hint)
     blocked = _trouble(host, report, module[1] if module else None, cards)
     return blocked or _ready(host, report, cards)
 
@@ -115,7 +108,7 @@ def _trouble(host: Host, report: Report, module: str | None, cards: list[str]) -
         return _blocked(f"{len(cards)} NVIDIA GPUs on PCI, none of which the driver has", "dmesg | grep -i nvrm; nvidia-smi")
     if all(gpu.trouble for gpu in report.gpus):
         return _blocked(
-            "; ".join(_lost(gpu) for gpu in report.gpus), "sudo nvidia-smi -r, or reboot; dmesg | grep -i xid tells why"
+            "; ".join(gpu.lost for gpu in report.gpus), "sudo nvidia-smi -r, or reboot; dmesg | grep -i xid tells why"
         )
     waiting = [
         gpu.index for gpu in report.gpus if gpu.fabric and gpu.fabric.state in ("in progress", "not started") and _switched(gpu)
@@ -131,22 +124,13 @@ def _switched(gpu: Gpu) -> bool:
     return any(port.remote == "switch" for port in gpu.ports)
 
 
-def _lost(gpu: Gpu) -> str:
-    where = f" ({gpu.pci})" if gpu.pci else ""
-    if gpu.trouble and gpu.trouble.code == nvml.LOST:
-        return f"GPU {gpu.index}{where} has fallen off the bus"
-    if gpu.trouble and gpu.trouble.code == nvml.RESET:
-        return f"GPU {gpu.index}{where} needs a reset"
-    return f"GPU {gpu.index}{where} does not answer: {gpu.trouble.text if gpu.trouble else ''}"
-
-
 # what is there
 
 
 def _ready(host: Host, report: Report, cards: list[str]) -> Probe:
     working = [gpu for gpu in report.gpus if gpu.trouble is None]
     seen = visible(working, host.env(MASK), host.env(ORDER))
-    notes = [*seen.notes, *(f"{_lost(gpu)}: left out" for gpu in report.gpus if gpu.trouble)]
+    notes = [*seen.notes, *(f"{gpu.lost}: left out" for gpu in report.gpus if gpu.trouble)]
     if not seen.gpus:
         hint = f"unset {MASK}, or name GPUs in it: 0 to {len(working) - 1}, or UUIDs"
         return _blocked(notes[0] if notes else f"{MASK} leaves none of {len(working)} GPUs", hint)

@@ -68,6 +68,13 @@ class Gpu(Record):
     used: int | None = None
     users: tuple[int, ...] | None = None
 
+    @property
+    def lost(self) -> str:
+        """What is wrong with a GPU that fails: `GPU 5 (0000:38:00.0) has fallen off the bus`."""
+        code, text = (0, "") if self.trouble is None else (self.trouble.code, self.trouble.text)
+        fate = {LOST: "has fallen off the bus", RESET: "needs a reset"}.get(code, f"does not answer: {text}")
+        return f"GPU {self.index}{f' ({self.pci})' if self.pci else ''} {fate}"
+
 
 @dataclass(frozen=True)
 class Pair(Record):

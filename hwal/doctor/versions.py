@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from hwal.finding import Finding
 from hwal.host import Host
+from hwal.requirement import pins
 
 # distribution -> what its use is, for the sentence about what breaks
 OF_TORCH = {
@@ -20,6 +21,7 @@ OF_TORCH = {
     "torchvision": "importing it fails at its operators",
     "torchaudio": "importing it fails at its operators",
 }
+VENDORS = r"nvidia-.+|cuda-toolkit|triton|pytorch-triton-rocm"
 OWN_NUMBERS = {"torchvision": lambda minor: (0, minor + 15)}  # torchvision 0.(n + 15) is built for torch 2.n
 ENDED = {
     "intel-extension-for-pytorch": "Intel archived it in March 2026; PyTorch itself has its operators for CPUs since 2.9",
@@ -69,13 +71,9 @@ def versions(host: Host) -> Iterator[Finding]:
 
 def libraries(host: Host) -> Iterator[Finding]:
     """The vendors' libraries (NCCL, cuDNN …) that torch's own wheel asks for by exact version."""
-    for requirement in host.requires("torch"):
-        pin = re.match(r"(nvidia-[\w-]+|triton|pytorch-triton-rocm)\s*\(?==\s*([\w.]+)", requirement)
-        if pin is None or not _applies(requirement.partition(";")[2], host):
-            continue
-        name, wanted = pin.groups()
+    for name, wanted in pins(host, "torch"):
         version = host.version(name)
-        if version == wanted:
+        if version == wanted or not re.fullmatch(VENDORS, name):
             continue
         nccl = name.startswith("nvidia-nccl")
         so = "collectives fail or hang" if nccl else "torch does not start, or a kernel fails while it runs"
@@ -87,18 +85,6 @@ def libraries(host: Host) -> Iterator[Finding]:
             so,
             f"pip install {name}=={wanted}, or install torch anew",
         )
-
-
-def _applies(marker: str, host: Host) -> bool:
-    """Whether an environment marker of torch's wheels holds here; those of extras do not."""
-    facts = {"platform_system": {"linux": "Linux", "win32": "Windows", "darwin": "Darwin"}.get(host.system, host.system)}
-    facts["platform_machine"] = host.machine
-    conditions = [part.strip(" ()") for part in re.split(r"\band\b", marker) if part.strip()]
-    for condition in conditions:
-        found = re.fullmatch(r"(\w+)\s*==\s*[\"']([^\"']*)[\"']", condition)
-        if found is None or facts.get(found[1]) != found[2]:
-            return False
-    return True
 
 
 def _minor(version: str | None) -> tuple[int, int] | None:

@@ -14,6 +14,7 @@ from hwal.errors import DeviceError
 from hwal.host import RecordedHost
 from hwal.registry import Registry
 from hwal.values import Choice, Target
+from hwal_gpu.builds import toolkit
 from tests.backends import gpus
 
 MACHINES = {"cuda": "cuda-hgx-h100", "rocm": "rocm-mi300x-8"}
@@ -56,6 +57,18 @@ def test_torch_blocks_torch_alone(kind: str, torch: str, fit: tuple[str, ...]) -
     with pytest.raises(DeviceError, match=f"{kind} is blocked: torch .* was built for") as caught:
         choice(host, "torch", kind)
     assert "install torch's build" in (caught.value.hint or "")
+
+
+def test_torch_of_the_package_index_is_built_for_cuda() -> None:
+    """Its version bears no mark, but its wheel asks for NVIDIA's runtime: on AMD's GPUs it cannot compute."""
+    asks = ('cuda-toolkit[cublas,cudart]==13.0.3; platform_system == "Linux"', "filelock")
+    for kind, backend in (("cuda", "cuda"), ("rocm", "cpu")):
+        plain = RecordedHost(replace(on(kind, torch="2.13.0").recording, requires={"torch": asks}))
+        assert choice(plain, "torch").backend == backend
+    (bar,) = Registry(plain).load("rocm").probe(plain).unfit
+    assert bar.reason == "torch 2.13.0 was built for NVIDIA's GPUs"
+    windows = RecordedHost(replace(plain.recording, system="win32"))
+    assert toolkit(windows) is None, "the same wheel's lines for Linux"
 
 
 @pytest.mark.parametrize("kind", MACHINES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from hwal.doctor import examine
 from hwal.finding import Finding
 from hwal.host import Output, RecordedHost, Recording
 from hwal_cuda.health import READER, Health, Ward
+from hwal_cuda.report import Report, Trouble
 from tests.backends import gpus
 from tests.backends.test_gpu_launch import port
 
@@ -22,12 +24,13 @@ WELL = Health(0, 1, 41, 90, 700000, 700000, (1, 1), False, False, (5, 5), (16, 1
 CUDA = gpus.cuda_hosts()
 
 
-def on_cuda(*healths: Health, name: str = "hgx-h100", **more: Any) -> list[Finding]:
+def on_cuda(*healths: Health, name: str = "hgx-h100", report: Report | None = None, **more: Any) -> list[Finding]:
     """Findings on a machine of GPUs that are well but for those given."""
     recording = CUDA[name]
     given = {health.index: health for health in healths}
     ward = Ward(tuple(given.get(i, replace(WELL, index=i)) for i in range(8)))
-    host = RecordedHost(replace(recording, drivers={**recording.drivers, READER: ward.to_dict()}, **more))
+    told = {} if report is None else {gpus.READER: report.to_dict()}
+    host = RecordedHost(replace(recording, drivers={**recording.drivers, READER: ward.to_dict(), **told}, **more))
     probe = hwal_cuda.backend.probe(host)
     return list(examine(host, [probe], {"cuda": hwal_cuda.backend}))
 
@@ -45,6 +48,8 @@ def test_nothing_is_wrong() -> None:
     [
         ({"throttle": 0x5}, "warning", "clocks are cut by the power cap"),
         ({"throttle": 0x40}, "warning", "the hardware has cut clocks because it is too hot"),
+        ({"throttle": 0x68}, "warning", "the hardware has cut clocks because it is too hot"),  # one cause, told once
+        ({"throttle": 0x08}, "warning", "the hardware has cut clocks to half or less"),
         ({"throttle": 0x80}, "warning", "an external power brake has cut clocks"),
         ({"temperature": 85}, "warning", "it is almost too hot"),
         ({"power": 500000}, "warning", "its power cap is below the default"),
@@ -88,8 +93,25 @@ def test_all_together() -> None:
     assert ("warning", "cuda", "some GPUs are in MIG mode, others not") in told(on_cuda(replace(WELL, index=2, mig=(1, 1))))
     assert ("warning", "cuda", "GPUs of different kinds") in told(on_cuda(name="mixed"))
     assert ("note", "cuda", "pairs without P2P") in told(on_cuda(name="4090-8"))
-    assert any(level == "error" and "fallen off the bus" in what for level, _, what in told(on_cuda(name="lost")))
-    assert any("NVLinks are down" in what for _, _, what in told(on_cuda(name="a6000-link-down")))
+    down = [each for each in on_cuda(name="a6000-link-down") if "NVLinks" in each.what]
+    assert [(each.subject, each.evidence) for each in down] == [("cuda 0", "1 of 4 are down"), ("cuda 1", "1 of 4 are down")]
+
+
+@pytest.mark.parametrize(
+    ("code", "what", "remedy"),
+    [(15, "has fallen off the bus", "reboot"), (16, "needs a reset", "-i 5 -r"), (999, "does not answer: its text", "nvrm")],
+)
+def test_gpus_that_the_driver_cannot_reach(code: int, what: str, remedy: str) -> None:
+    report = gpus.with_gpu(Report.from_dict(CUDA["lost"].drivers[gpus.READER]), 5, trouble=Trouble(code, "its text"))
+    for env in ({}, {"CUDA_VISIBLE_DEVICES": "0"}):
+        (finding,) = on_cuda(name="lost", report=report, env=env)
+        assert finding.level == "error" and what in finding.what and remedy in finding.remedy
+        assert finding.evidence == f"NVML error {code}: its text"
+
+
+def test_each_gpu_by_the_number_that_hwal_has_for_it() -> None:
+    (finding,) = on_cuda(replace(WELL, index=6, temperature=85), env={"CUDA_VISIBLE_DEVICES": "6,0"})
+    assert finding.subject == "cuda 0 (nvidia-smi's 6)"
 
 
 def test_an_answer_that_makes_no_sense_is_no_all_clear() -> None:
@@ -104,10 +126,45 @@ def test_hidden_gpus_are_not_examined() -> None:
     assert on_cuda(replace(WELL, index=0, pending=True), env={"CUDA_VISIBLE_DEVICES": "3"}) == []
 
 
-def test_torch_and_the_driver() -> None:
-    newer = on_cuda(versions={"torch": "2.14.0+cu141"})
-    assert told(newer) == [("error", "torch", "torch is built for a newer CUDA than the driver has")]
-    assert on_cuda(versions={"torch": "2.8.0+cu128"}) == []
+LINUX = 'platform_system == "Linux"'
+
+
+@pytest.mark.parametrize(
+    ("torch", "asks", "cuda", "driver", "evidence"),
+    [
+        ("2.14.0+cu141", (), 13000, "580.105.08", "CUDA 14.1; driver 580.105.08 runs CUDA up to 13.0"),
+        ("2.8.0+cu128", (), 13000, "580.105.08", None),
+        ("2.8.0+cu128", (), 12000, "525.60.13", None),  # within a major version any driver will do
+        (
+            "2.13.0",
+            (f"cuda-toolkit[cudart,nvtx]==13.0.3; {LINUX}",),
+            12080,
+            "570.86",
+            "CUDA 13.0; driver 570.86 runs CUDA up to 12.8",
+        ),
+        (
+            "2.9.1",
+            (f"nvidia-cuda-runtime-cu12==12.8.90; {LINUX} and platform_machine == 'x86_64'",),
+            11080,
+            "520.61",
+            "CUDA 12.8",
+        ),
+        ("2.9.1", ("nvidia-cuda-runtime-cu12==12.8.90; platform_system == 'Windows'",), 11080, "520.61", None),
+        ("2.13.0+cu130", (), None, "570.86", "CUDA up to 12 (by a table of drivers)"),
+        ("2.13.0+cu130", (), None, "580.65", None),
+        ("2.13.0+cu130", (), None, None, None),
+        ("2.13.0a0+git1", (), 11080, "520.61", None),  # from source: nobody tells
+    ],
+)
+def test_torch_and_the_driver(
+    torch: str, asks: tuple[str, ...], cuda: int | None, driver: str | None, evidence: str | None
+) -> None:
+    report = replace(Report.from_dict(CUDA["hgx-h100"].drivers[gpus.READER]), cuda=cuda, driver=driver)
+    asked = {name: pin.partition("==")[2].partition(";")[0] for pin in asks for name in (re.split(r"[\[=]", pin)[0],)}
+    found = on_cuda(report=report, versions={"torch": torch, **asked}, requires={"torch": asks})
+    what = [("error", "torch", "torch is built for a newer CUDA than the driver has")]
+    assert told(found) == ([] if evidence is None else what)
+    assert evidence is None or evidence in found[0].evidence
 
 
 def test_what_is_blocked_is_an_error() -> None:
