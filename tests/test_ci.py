@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import re
+import math
 import runpy
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -86,51 +84,74 @@ def test_trained_wants_falling_losses(tmp_path: Path, losses: list[float], fine:
     assert trained["main"]([str(tmp_path), "11"]) == 1
 
 
-STAND_IN = """#!/bin/sh
-echo "$@" >>"$SEEN"
-case "$*" in
-    *"print(sum("*) echo "$DEVICES" ;;
-    *"$FAILS"*) echo "it went wrong"; exit 3 ;;
-esac
-"""
+def stand_in(gpu: dict[str, Any], devices: int, fails: str, bent: tuple[str, float], asked: list[str]) -> Any:
+    """In the place of ci/gpu.py's `run`: a part that names `fails` fails, and losses of one that names `bent` are others."""
+
+    def run(part: Any, out: Path) -> Any:
+        line = " ".join(part.arguments)
+        asked.append(line)
+        if part.name == "devices":
+            found = [{"backend": "rocm"}] * devices + [{"backend": "cpu"}]
+            (out / "devices.out").write_text(json.dumps({"devices": found}))
+        if " train " in line and "--steps" in line:
+            run_dir, steps = Path(line.partition("--out ")[2].split()[0]), int(line.partition("--steps ")[2].split()[0])
+            run_dir.mkdir(exist_ok=True)
+            lines = [{"step": i + 1, "loss": bent[1] if bent[0] and bent[0] in line else 5 - 0.1 * i} for i in range(steps)]
+            (run_dir / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
+        return gpu["Outcome"](part.name, not (fails and fails in line), "it ran")
+
+    return run
 
 
-@pytest.mark.skipif(os.name == "nt", reason="sh runs the script")
-def test_the_script_for_a_real_gpu(tmp_path: Path) -> None:
-    """Its parts and limits, by a Python that only writes down what it was asked: each runs, whatever the others did."""
-    python, seen = tmp_path / "python", tmp_path / "seen"
-    python.write_text(STAND_IN, encoding="utf-8")
-    python.chmod(0o755)
-    environ = {
-        **os.environ,
-        "PYTHON": str(python),
-        "SEEN": str(seen),
-        "OUT": str(tmp_path / "out"),
-        "FAILS": "no such part",
-        "DEVICES": "8",
-    }
-    script = ["sh", str(ROOT / "ci" / "gpu"), "rocm"]
-    done = subprocess.run(script, env=environ, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    asked = seen.read_text(encoding="utf-8")
-    for words in (
-        "devices --json",
-        "doctor --json",
-        "--dry-run",
-        "ddp",
-        "fsdp:full ",
-        "+offload",
-        "--resume",
-        "selftest --device rocm",
+@pytest.mark.parametrize(
+    ("devices", "fails", "bent", "failed"),
+    [
+        (16, "", ("", 0), []),
+        (1, "", ("", 0), []),
+        (0, "", ("", 0), ["count"]),
+        (8, "doctor", ("", 0), ["doctor"]),
+        (8, "devices order", ("", 0), ["order"]),
+        (8, "devices --json", ("", 0), ["devices"]),
+        (8, "--strategy fsdp:full ", ("", 0), ["fsdp"]),
+        (8, "selftest", ("", 0), ["suite"]),
+        (8, "", ("--strategy ddp", 5), ["curve of ddp"]),
+        (8, "", ("--strategy ddp", math.nan), ["curve of ddp"]),
+        (8, "", ("--framework keras", 5), ["curve of keras"]),
+        (8, "", ("--steps 60", 5), ["curve of run"]),
+        (1, "", ("--device cpu", 5.01), ["curve of host"]),
+    ],
+)
+def test_the_program_for_a_real_gpu(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    devices: int,
+    fails: str,
+    bent: tuple[str, float],
+    failed: list[str],
+) -> None:
+    """Its parts, limits and comparisons: each part runs, whatever the others did, and each that fails counts."""
+    out, asked = tmp_path / "out", list[str]()
+    gpu = program("gpu")
+    main = gpu["main"]
+    main.__globals__.update(run=stand_in(gpu, devices, fails, bent, asked), find_spec=lambda name: name)
+    assert main(["rocm", str(out)]) == (1 if failed else 0)
+    report = json.loads((out / "report.json").read_text())
+    assert report["failed"] == failed and bool(report["left_out"]) == (devices < 2), capsys.readouterr().out
+    assert len(asked) == (14 if devices > 1 else 11) and not any("--device cuda" in line for line in asked)
+    assert {"curve of ddp", "curve of fsdp", "curve of offload"} <= {each["name"] for each in report["parts"]} or devices < 2
+    assert all("-n 8" in line for line in asked if "--strategy" in line)
+    assert 10 + sum(part.limit for part in gpu["parts"]("rocm", out, devices, True)) == 420, "seven minutes in all"
+    assert main(["rocm", str(out)]) == 2 and "is there already" in capsys.readouterr().err
+
+
+def test_what_ends_a_part_and_where_it_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = program("gpu")
+    for code, limit, said in (
+        ("import time; time.sleep(600)", 0, "ended after 0 s"),
+        ("print(1); raise SystemExit(3)", 60, "exit code 3"),
     ):
-        assert words in asked, words
-    assert "--device cuda" not in asked
-    source = (ROOT / "ci" / "gpu").read_text(encoding="utf-8")
-    limits = [int(limit) for limit in re.findall(r"^ *(?:part|train) \w+ (\d+) ", source, re.MULTILINE)]
-    assert len(limits) == 10 and sum(limits) <= 480, "eight minutes in all"
-    seen.unlink()
-    failing = subprocess.run(script, env={**environ, "FAILS": "--strategy ddp"}, capture_output=True, text=True, check=False)
-    assert failing.returncode == 1 and "ddp: exit 3" in failing.stdout and "it went wrong" in failing.stdout
-    assert seen.read_text(encoding="utf-8") == asked, "the rest ran all the same"
-    alone = subprocess.run(script, env={**environ, "DEVICES": "1"}, capture_output=True, text=True, check=False)
-    assert alone.returncode == 0 and "ddp, fsdp, offload: 1 rocm device" in alone.stdout
+        outcome = gpu["run"](gpu["Part"]("part", limit, ("-IS", "-c", code)), tmp_path)
+        assert not outcome.fine and outcome.said == said
+    assert (tmp_path / "part.out").read_text() == "1\n"
+    monkeypatch.chdir(tmp_path)
+    assert [gpu["fresh"](None).name for _ in range(3)] == ["gpu-report", "gpu-report-2", "gpu-report-3"]
