@@ -15,6 +15,7 @@ from hwal.markup import Element
 from hwal.topology import Device, Link
 
 NEAREST = ("PIX", "PXB", "PHB", "NODE", "SYS")  # classes of a PCIe path, the shortest first
+BRANCHES = ("cpu", "pci", "nic")  # what no GPU has below it
 SWITCH = "0x068000"  # PCI class of an NVSwitch's bridge
 
 
@@ -57,7 +58,11 @@ def leaves(root: Element, where: str, direct: str, classes: tuple[str, ...]) -> 
             raise _damaged("a <cpu> without numaid", where, element)
         if element.text:
             raise _damaged(f"{element.text.split()[0]!r} between its elements", where, element)
+        in_gpu = element.name == "gpu" or any(child.name == "gpu" for child in element.children)
         for child in element.children:
+            inside = in_gpu or (child.name == "cpu" and element.name in BRANCHES)
+            if (inside and child.name in BRANCHES) or (child.name == direct and element.name in ("system", *BRANCHES)):
+                raise _damaged(f"a <{child.name}> in a <{element.name}>, where none can be", where, child)
             visit(child, (*above, element) if element.name in ("cpu", "pci") else above)
 
     visit(root, ())

@@ -20,18 +20,7 @@ from hwal_rocm.present import NODES
 
 XGMI, PCIE = 11, 2
 PROCESSES = "/sys/class/kfd/kfd/proc"
-NAMES = {  # gfx_target_version -> (architecture, the boards that have it)
-    90000: "gfx900",
-    90006: "gfx906",
-    90008: "gfx908",
-    90010: "gfx90a",
-    90400: "gfx940",
-    90402: "gfx942",
-    90500: "gfx950",
-    100300: "gfx1030",
-    110000: "gfx1100",
-    120001: "gfx1201",
-}
+KINDS = ("cpu_cores_count", "simd_count")  # what tells CPU nodes from GPUs
 
 
 class Edge(NamedTuple):
@@ -55,8 +44,13 @@ class Node:
     users: int | None = None
 
     @property
+    def lacks(self) -> str | None:
+        """What its properties do not tell, although every driver writes it: without it a GPU would pass for a CPU."""
+        return next((name for name in KINDS if name not in self.facts), None) if self.facts else None
+
+    @property
     def is_gpu(self) -> bool:
-        return self.facts.get("simd_count", 0) > 0 and self.facts.get("cpu_cores_count", 0) == 0
+        return self.lacks is None and self.facts.get("simd_count", 0) > 0 and self.facts["cpu_cores_count"] == 0
 
     @property
     def unique(self) -> str:
@@ -125,7 +119,7 @@ def arch(node: Node) -> str | None:
     version = node.facts.get("gfx_target_version", 0)
     if not version:
         return None
-    return NAMES.get(version) or f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
+    return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
 
 
 def address(node: Node) -> str | None:

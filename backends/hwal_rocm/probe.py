@@ -30,6 +30,10 @@ def probe(host: Host) -> Probe:
     """The GPUs that KFD has; blocked where something stands between them and this process."""
     nodes = kfd.nodes(host)
     devices = kfd.devices(nodes, "sysfs")
+    for node in nodes:
+        if node.lacks:
+            reason = f"KFD's node {node.number} cannot be told for a GPU or a CPU: its properties lack {node.lacks}"
+            return _blocked(reason, f"cat {present.NODES}/{node.number}/properties; dmesg | grep -i kfd; is the driver whole?")
     if not devices:
         return _without(host, len([node for node in nodes if not node.facts]))
     blocked = _nodes(host)

@@ -98,6 +98,13 @@ index, name, uuid, pci.bus_id, memory.total [MiB], compute_cap, count
 """
 
 
+@pytest.mark.parametrize("masked", ["XXXX", "GPU-xxxx", "<redacted>", "GPU-5269b708 GPU-5269b708"])
+def test_a_uuid_that_was_masked_is_none(masked: str) -> None:
+    for text in (CSV, QUERY, XML):
+        device = read(re.sub(r"GPU-5269b708[-\w]+", masked.replace("<", "&lt;") if text is XML else masked, text)).devices[0]
+        assert device.id is None and all("None" not in part and "XX" not in part for part in device.parts)
+
+
 def test_rows_of_csv() -> None:
     probe = read(CSV)
     first, second = probe.devices
@@ -303,6 +310,11 @@ def test_the_graphs_of_nccl() -> None:
         (TREE.replace('<gpu dev="2" sm="70"/>', 'gpu dev="2" sm="70"/>'), 9),
         (TREE.replace('target="0000:3b:00.0"', 'target="0000:1b:00.0"'), 5),
         (TREE.replace('<cpu numaid="0">', "<x>").replace("</cpu>", "</x>", 1), 5),
+        (TREE.replace('<gpu dev="2" sm="70"/>', '<gpu dev="2" sm="70"><nic/></gpu>'), 9),
+        (TREE.replace('<gpu dev="2" sm="70"/>', '<gpu dev="2" sm="70"/><pci busid="1" class="0x0"/>'), 9),
+        (TREE.replace('<gpu dev="2" sm="70"/>', '<gpu dev="2" sm="70"/><cpu numaid="3"/>'), 9),
+        (TREE.replace('<gpu dev="2" sm="70"/></pci>', '<gpu dev="2" sm="70"/></pci><cpu numaid="3"/>'), 9),
+        (TREE.replace('<gpu dev="2" sm="70"/>', '<gpu dev="2" sm="70"/><nvlink target="1" count="1"/>'), 9),
         ('<system version="1">\n</system>', 1),
         (GRAPH.replace('<channel><gpu dev="1"/><gpu dev="0"/>', '<channel><gpu dev="1"/><gpu dev="2"/>'), 3),
         (GRAPH.replace('dev="1"', 'dev="x"', 1), 2),

@@ -170,7 +170,16 @@ def test_a_gpu_that_stands_once_is_whole_or_refused(damage: tuple[str, str]) -> 
     if found is not None and whole is not None:
         least = len(whole.devices) if name in COUNTED else 1
         assert least <= len(found.devices) <= len(whole.devices)
-        for fact in ("pci", "arch"):
+        numbers = ("pci", "memory_bytes", "part_of", "numa")
+        for fact in numbers if name == "kfd" else ("id", "arch", *numbers):  # there two properties may become one
             told = {getattr(device, fact) for device in whole.devices} | {None}
-            assert name == "kfd" or {getattr(device, fact) for device in found.devices} <= told, fact
-        assert {device.pci for device in found.devices} <= {device.pci for device in whole.devices} | {None}
+            assert {getattr(device, fact) for device in found.devices} <= told, fact
+        # a link less can be one less that is up: never one more, nor another kind
+        assert {speed for device in found.devices for speed in device.ports} <= {
+            speed for device in whole.devices for speed in device.ports
+        }
+        assert max(len(device.ports) for device in found.devices) <= max(len(device.ports) for device in whole.devices)
+        kinds = {link.class_.rstrip("0123456789") for link in whole.links} | {""}
+        assert {link.class_.rstrip("0123456789") for link in found.links} <= kinds
+        most = max((link.count or 0 for link in whole.links), default=0)
+        assert all((link.count or 0) <= most for link in found.links)

@@ -216,6 +216,9 @@ def test_damaged_kfd_is_refused() -> None:
     gap = {path: text for path, text in KFD.items() if not path.startswith("nodes/1/")}
     with pytest.raises(RecordError, match="a node 2, but no node 1"):
         read(json.dumps(gap, indent=1))
+    half = {**KFD, "nodes/3/properties": KFD["nodes/3/properties"].replace("simd_count 416\n", "")}
+    with pytest.raises(RecordError, match="node 3 has properties without simd_count"):
+        read(json.dumps(half, indent=1))
     with pytest.raises(RecordError, match="no GPU"):
         read(json.dumps({"nodes/0/properties": node(0, 64)}))
     with pytest.raises(RecordError, match="not JSON"):

@@ -86,6 +86,17 @@ def test_links_are_counted_by_their_speed() -> None:
     assert (links[0, 6].count, links[0, 2].count, links[0, 5].count) == (2, 1, None)
 
 
+@pytest.mark.parametrize("lost", ["simd_count 304\n", "cpu_cores_count 0\n", "cpu_cores_count 0\nsimd_count 304\n"])
+def test_a_node_of_which_half_is_told_is_no_cpu(lost: str) -> None:
+    recording = HOSTS["mi300x-8"].recording
+    path = "/sys/class/kfd/kfd/topology/nodes/4/properties"
+    assert lost in recording.files[path]
+    probe = backend.probe(
+        RecordedHost(replace(recording, files={**recording.files, path: recording.files[path].replace(lost, "")}))
+    )
+    assert probe.state == "blocked" and "KFD's node 4" in probe.reason and "nodes/4/properties" in (probe.hint or "")
+
+
 DEVICES = [Device("rocm", i, id=f"GPU-{i:x}", outer=i) for i in range(8)]
 
 

@@ -29,6 +29,11 @@ def known(text: str | None) -> str | None:
     return None if text is None or UNKNOWN.match(text.strip()) else text.strip()
 
 
+def uuid(text: str | None) -> str | None:
+    """A GPU's UUID; None where it was masked by whoever published it, or is none."""
+    return text.strip() if text and re.fullmatch(r"\s*GPU-[0-9A-Fa-f-]+\s*", text) else None
+
+
 def mebibytes(text: str | None) -> int | None:
     """Bytes of `81559 MiB` or `81559`; None where the tool knows of none. Raises ValueError for anything else."""
     value = known(text)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hwal.topology import Device
 from hwal.values import Probe
-from hwal_cuda.captures.build import IN_MIG, address, check_numbers, damaged, known, mebibytes, numbered, probe
+from hwal_cuda.captures.build import IN_MIG, address, check_numbers, damaged, known, mebibytes, numbered, probe, uuid
 
 GPU = re.compile(r"GPU (\d+): (.+) \(UUID: (GPU-[0-9A-Fa-f-]+)\)$")
 MIG = re.compile(r"\s+MIG (\S+)\s+Device\s+(\d+): \(UUID: (MIG-\S+)\)$")
@@ -127,7 +127,7 @@ def _device(row: dict[str, str | None], place: int) -> Device:
         "cuda",
         place,
         name=row.get("name") or row.get("gpu_name"),
-        id=row.get("uuid") or row.get("gpu_uuid"),
+        id=uuid(row.get("uuid") or row.get("gpu_uuid")),
         memory_bytes=memory,
         arch=f"sm_{capability.replace('.', '')}" if capability else None,
         pci=address(bus),

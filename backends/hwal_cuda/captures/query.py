@@ -9,7 +9,7 @@ from typing import NamedTuple
 from hwal.markup import Element, parse
 from hwal.topology import Device
 from hwal.values import Probe
-from hwal_cuda.captures.build import IN_MIG, address, check_numbers, damaged, known, mebibytes, numbered, probe
+from hwal_cuda.captures.build import IN_MIG, address, check_numbers, damaged, known, mebibytes, numbered, probe, uuid
 
 TEXT, XML = "nvidia-smi -q", "nvidia-smi -q -x"
 SECTION = re.compile(r"GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])$")
@@ -143,16 +143,16 @@ def _parts(lines: list[str]) -> Iterator[Part]:
 def _device(place: int, bus: str, facts: Mapping[str, str | None], parts: Sequence[Part]) -> Device:
     """`parts` by the name that CUDA_VISIBLE_DEVICES takes for them: MIG-<GPU's UUID>/<GPU instance>/<compute instance>."""
     memory = mebibytes(facts["memory"])
-    in_mig = known(facts["mig"]) == "Enabled"
+    in_mig, own = known(facts["mig"]) == "Enabled", uuid(facts["uuid"])
     return Device(
         "cuda",
         place,
         name=known(facts["name"]),
-        id=known(facts["uuid"]),
+        id=own,
         memory_bytes=memory,
         pci=address(bus),
         outer=place,
-        parts=tuple(f"MIG-{facts['uuid']}/{part.gpu}/{part.compute}" for part in parts) or ((IN_MIG,) if in_mig else ()),
+        parts=tuple(f"MIG-{own}/{part.gpu}/{part.compute}" for part in parts if own) or ((IN_MIG,) if in_mig else ()),
         sources={"memory_bytes": "text"} if memory else {},
     )
 

@@ -57,6 +57,8 @@ def _wrong(node: kfd.Node, gpus: Mapping[int, kfd.Node], count: int) -> str | No
     """In what a node does not agree with itself or with the others, of which there are `count`."""
     if not node.facts:
         return "has no properties"
+    if node.lacks:
+        return f"has properties without {node.lacks}"
     if beyond := sorted(to for to in {**node.links, **node.paths} if to >= count):
         return f"has a link to node {beyond[0]}, which the file lacks"
     if node.number not in gpus:
