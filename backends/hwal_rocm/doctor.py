@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Literal
 
 from hwal import pci
 from hwal.errors import RecordError
@@ -88,10 +89,10 @@ def _sysfs(host: Host, device: Device, subject: str) -> Iterator[Finding]:
         yield from _sensors(host, f"{folder}/hwmon/{sensor}", subject)
 
 
-def _links(subject: str, evidence: str, level: str) -> Finding:
+def _links(subject: str, evidence: str, level: Literal["error", "warning"]) -> Finding:
     remedy = "amd-smi xgmi; dmesg | grep -i xgmi; reseat the bridge or board where they grow"
     what, so = BLOCKS["xgmi_wafl"], "transfers between GPUs are repeated, or fail"
-    return Finding("error" if level == "error" else "warning", subject, what, evidence, so, remedy)
+    return Finding(level, subject, what, evidence, so, remedy)
 
 
 def _own_bridges(host: Host, address: str | None) -> list[str]:

@@ -42,9 +42,9 @@ def settle(wants: Wanted, environ: Mapping[str, str]) -> tuple[dict[str, str], t
         if environ.get(name, value) != value and name != THREADS
     ]
     told = [f"{name}={decision.value}: {decision.why}" for name, decision in wants.tuned.items() if name not in environ]
-    for name in wants.masks:
-        yours = (
-            f", in place of your {name}={environ[name]}" if environ.get(name, wants.masks[name]) != wants.masks[name] else ""
-        )
-        told.append(f"{name} shows every rank the plan's devices in the order of the ranks{yours}")
+    if wants.masks:
+        yours = [f"{name}={environ[name]}" for name, mask in wants.masks.items() if environ.get(name, mask) != mask]
+        verb = "shows" if len(wants.masks) == 1 else "together show"
+        text = f"{' and '.join(wants.masks)} {verb} every rank the plan's devices in the order of the ranks"
+        told.append(f"{text}, in place of your {' '.join(yours)}" if yours else text)
     return {**{name: value for name, value in chosen.items() if name not in environ}, **wants.masks}, (*kept, *told)

@@ -122,8 +122,7 @@ def test_variables_are_told_with_their_reasons_and_masks_replace_the_users() -> 
     assert told == (
         "NCCL_B=0 is set in your environment and stays (hwal would set 1)",
         "NCCL_A=1: so it is",
-        "MASK shows every rank the plan's devices in the order of the ranks, in place of your MASK=3,1",
-        "SEEN shows every rank the plan's devices in the order of the ranks",
+        "MASK and SEEN together show every rank the plan's devices in the order of the ranks, in place of your MASK=3,1",
     )
 
 
