@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 
+from hwal.lint.arguments import PLAIN_NAME, PLAIN_TYPES, TENSOR_TYPES, used_as_plain
 from hwal.lint.project import Project
+from hwal.lint.seldom import seldom
 from hwal.lint.source import Function, Source
 
 HOST_READS = frozenset(
@@ -33,6 +36,7 @@ class Steps:
         self._source = source
         self._project = project
         self._tensors: dict[Function | None, set[str]] = {}
+        self._conditions: dict[Function | None, dict[str, ast.expr]] = {}
         self.loops = list(dict.fromkeys(self._training_loops()))
         self._functions = self._step_functions()
 
@@ -78,7 +82,9 @@ class Steps:
                 for node in ast.walk(statement):
                     if isinstance(node, ast.Call):
                         target = self._project.called(node.func, around, self._source)
-                        if isinstance(target, Function) and target.module is self._source:
+                        if not isinstance(target, Function) or target.module is not self._source:
+                            continue
+                        if _backward(target) or not self.seldom(node, around):
                             found[target] = None
         return list(found)
 
@@ -86,11 +92,18 @@ class Steps:
         class_ = function.class_
         return class_ is not None and any(name.startswith("torch.nn.") for name in self._project.ancestors(class_))
 
+    def seldom(self, node: ast.AST, function: Function | None) -> bool:
+        """Whether a node of step code runs every so many steps only, or apart from the step."""
+        if function not in self._conditions:
+            self._conditions[function] = _conditions(self._source.tree if function is None else function.node)
+        return seldom(node, self._source, self.counters(node), self._conditions[function])
+
     def counters(self, node: ast.AST) -> set[str]:
         """The Python numbers that count the loops around a node: of `range` and `enumerate`, and those that `+= 1` moves."""
         found: set[str] = set()
         for loop, _ in self.loops:
             if any(inner is node for inner in ast.walk(loop)):
+                found |= {name for statement in loop.body if (name := _moved(statement))}
                 call = loop.iter if isinstance(loop, ast.For) else None
                 if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and isinstance(loop, ast.For):
                     target = loop.target.elts[0] if isinstance(loop.target, ast.Tuple) else loop.target
@@ -109,7 +122,7 @@ class Steps:
     def _collect(self, function: Function | None) -> None:
         names = self._tensors[function]
         if function is not None and function.name == "forward":
-            names |= {p.arg for p in function.parameters[1:] if p.arg not in ("mask", "config")}
+            names |= {parameter.arg for parameter in function.parameters[1:] if _given_tensor(parameter, function)}
         body = self._source.tree.body if function is None else function.node.body
         if not isinstance(body, list):  # a lambda's
             return
@@ -136,6 +149,17 @@ class Steps:
                     loss = node.args[0] if node.args else node.func.value  # rt.backward(loss), loss.backward()
                     if isinstance(loss, ast.Name):
                         names.add(loss.id)
+                elif isinstance(node, ast.Call):
+                    names |= self._walked(node, names)
+
+    def _walked(self, call: ast.Call, names: set[str]) -> set[str]:
+        """The parameters of a lambda that is called, at once, with tensors or with the parts of some: `map(lambda t: …, x)`."""
+        given = [*call.args, *(k.value for k in call.keywords)]
+        lambdas = [node for node in [call.func, *given] if isinstance(node, ast.Lambda)]
+        parts = [part for node in given for part in (node.elts if isinstance(node, ast.List | ast.Tuple) else [node])]
+        if not lambdas or not any(self._tensor(part, names) for part in parts):
+            return set()
+        return {parameter.arg for node in lambdas for parameter in node.args.args}
 
     def _counted(self, node: ast.For) -> bool:
         call = node.iter
@@ -183,6 +207,33 @@ class Steps:
         if isinstance(node.func, ast.Name) and node.func.id not in BUILTINS:
             return any(self._tensor(arg.value if isinstance(arg, ast.Starred) else arg, names) for arg in given)
         return False
+
+
+def _given_tensor(parameter: ast.arg, function: Function) -> bool:
+    """Whether a parameter of `forward` is a tensor: its annotation, default, name and use do not say that it is Python's."""
+    name, default = parameter.arg, function.defaults().get(parameter.arg)
+    written = ast.unparse(parameter.annotation) if parameter.annotation is not None else ""
+    if TENSOR_TYPES.search(written):
+        return True
+    option = isinstance(default, ast.Constant) and default.value is not None
+    return not (option or PLAIN_TYPES.search(written) or PLAIN_NAME.match(name) or name in used_as_plain(function))
+
+
+def _moved(statement: ast.stmt) -> str:
+    """The name that `step += 1` moves."""
+    if isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Add) and isinstance(statement.target, ast.Name):
+        by = statement.value
+        return statement.target.id if isinstance(by, ast.Constant) and type(by.value) is int else ""
+    return ""
+
+
+def _conditions(scope: ast.AST) -> dict[str, ast.expr]:
+    """Name -> its expression, of the names that a scope assigns once."""
+    nodes = list(ast.walk(scope))
+    stores = Counter(node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    assigned = (node for node in nodes if isinstance(node, ast.Assign))
+    named = ((target.id, node.value) for node in assigned for target in node.targets if isinstance(target, ast.Name))
+    return {name: value for name, value in named if stores[name] == 1}
 
 
 def _backward(function: Function) -> bool:

@@ -87,3 +87,58 @@ def train(model, loader, optimizer):
 def test_every_way_to_ask_a_tensor_in_a_step(line: str, code: str | None) -> None:
     found = {one.code for one in check(LOOP.format(line=line), select=("PTX601", "PTX602"))}
     assert found == (set() if code is None else {code})
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ("if i % 100 == 0: print(loss.item())", False),
+        ("if not i % args.every: print(loss.item())", False),
+        ("if i % 100 == 99 and rank == 0: print(loss.item())", False),
+        ("if (i + 1) % 100 == 0 or i == last: print(loss.item())", False),
+        ("if self.global_step % 100 == 0: print(loss.item())", False),
+        ("print(loss.item()) if i % 100 == 0 else None", False),
+        ("i % 100 == 0 and print(loss.item())", False),
+        ("log = i % 100 == 0\n        if log: print(loss.item())", False),
+        ("if i % 100: continue\n        print(loss.item())", False),
+        ("if i % 100 == 0: print(i)\n        else: print(loss.item())", True),
+        ("if i % 100 == 0 or rank == 0: print(loss.item())", True),
+        ("if i % 100: print(loss.item())", True),
+        ("if i % 1 == 0: print(loss.item())", True),
+        ("if i % 100 != 0: print(loss.item())", True),
+        ("if x.shape[0] % 8 == 0: print(loss.item())", True),
+        ("if rank % 8 == 0: print(loss.item())", True),
+        ("if rank == 0: print(loss.item())", True),
+        ("if epoch == 0: print(loss.item())", True),
+        ("if name == 'loss %d' % i: print(loss.item())", True),
+        ("xm.add_step_closure(lambda: print(loss.item()))", False),
+        ("add_step_closure(lambda loss: print(loss.item()), args=(loss,))", False),
+        ("def show(): print(loss.item())\n        xm.add_step_closure(show)", False),
+        ("def show(): print(loss.item())\n        show()", True),
+        ("read = lambda: loss.item()\n        total += read()", True),
+        ("total += (lambda t: t.item())(loss)", True),
+        ("total += sum(map(lambda t: t.item(), [loss, x]))", True),
+        ("x.register_hook(lambda gradient: print(loss.item()))", True),
+    ],
+)
+def test_a_host_read_every_so_many_steps_is_none_in_each(lines: str, told: bool) -> None:
+    assert ("PTX601" in {found.code for found in check(LOOP.format(line=lines), select=("PTX601",))}) is told
+
+
+@pytest.mark.parametrize(
+    ("parameter", "told"),
+    [
+        ("mask", True),
+        ("mask: torch.Tensor | None = None", True),
+        ("causal=True", False),
+        ("config", False),
+        ("causal: bool", False),
+    ],
+)
+def test_what_forward_is_given_is_a_tensor_unless_it_says_otherwise(parameter: str, told: bool) -> None:
+    name = parameter.partition(":")[0].partition("=")[0]
+    text = (
+        "import torch\nimport torch_xla\n\nclass Net(torch.nn.Module):\n"
+        f"    def forward(self, x, {parameter}):\n        if {name}:\n            x = x * 2\n        return x\n"
+    )
+    assert ("PTX602" in {found.code for found in check(text, select=("PTX602",))}) is told

@@ -41,7 +41,7 @@ from hwal.lint.file import File
 def _check(file: File) -> Iterator[Finding]:
     steps = file.steps
     for node, function in file.step_nodes(ast.Call, ast.FormattedValue):
-        if _seldom(file, node):
+        if steps.seldom(node, function):
             continue
         if isinstance(node, ast.FormattedValue) and steps.is_tensor(node.value, function):
             yield Finding(node.value, "a tensor is written into text in each step: the graph is cut, run and waited for", HELP)
@@ -60,18 +60,6 @@ def _check(file: File) -> Iterator[Finding]:
 
 READS = ("item", "tolist", "numpy", "cpu")
 HELP = "keep the tensor, and read it every so many steps (xm.add_step_closure, hwal's rt.log)"
-
-
-def _seldom(file: File, node: ast.AST) -> bool:
-    """Whether it happens every so many steps only: `if step % 100 == 0`, or in a step closure."""
-    for outer in file.enclosing(node, ast.If, ast.Lambda):
-        if isinstance(outer, ast.Lambda):
-            return True
-        if isinstance(outer, ast.If) and any(
-            isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mod) for n in ast.walk(outer.test)
-        ):
-            return True
-    return False
 
 
 RULE = Rule("PTX601", "host-read-in-step", "warning", _check, __doc__, scope="module")
