@@ -35,7 +35,7 @@ LIST_TAKERS = frozenset(
 )  # fmt: skip
 """Functions that want a Python list of tensors, and iterate over one tensor that they are given in its place."""
 PLAIN_BACKEND = ("shape", "int_shape", "ndim", "is_tensor", "dtype", "floatx", "backend", "standardize_dtype")
-TRUTH_BUILTINS = {"bool": "bool", "any": "any", "all": "any", "max": "max", "min": "max", "sorted": "max", "filter": "any"}
+TRUTH_BUILTINS = {"bool": "bool", "any": "any", "all": "any", "max": "max", "min": "max", "sorted": "sorted", "filter": "any"}
 ITERATING = {
     "list": "list",
     "tuple": "list",
@@ -47,6 +47,7 @@ ITERATING = {
     "sorted": "list",
 }
 
+KERAS_BODY_TAKERS = frozenset({"cond", "while_loop", "fori_loop", "scan", "map", "vectorized_map", "switch"})
 KERAS_LIST_TAKERS = frozenset({"stack", "hstack", "vstack", "dstack"})
 
 
@@ -127,67 +128,66 @@ class Calls(Frame):
             return Value(LAYER) if kind else Value(PYTHON, what="instance", const=target)
         if isinstance(target, Function):
             return self.call_function(target, args, kwargs, node)
-        if name is not None and name.startswith("tensorflow."):
-            short = name[len("tensorflow.") :]
-            if short in BODY_TAKERS:
-                return self._body_taker(short, args, kwargs)
-            if short in LIST_TAKERS and args and args[0].is_tensor and _one(args[0]):
-                self.iteration(node, "list", args[0])
-            if short in ("py_function", "numpy_function", "compat.v1.py_func"):
-                return Value(TENSOR, data=True)
-            return semantics.tensorflow_call(short, args, kwargs)
-        if name is not None and name.startswith("keras."):
-            if name.startswith("keras.ops."):
-                short = name[len("keras.ops.") :]
-                if short in ("cond", "while_loop", "fori_loop", "scan", "map", "vectorized_map", "switch"):
-                    return self._body_taker(short, args, kwargs)
-                if short in KERAS_LIST_TAKERS and args and args[0].is_tensor and _one(args[0]):
-                    self.iteration(node, "list", args[0])
-                return semantics.keras_ops_call(short, args, kwargs)
-            if name.startswith("keras.backend."):
-                if name.rpartition(".")[2] in PLAIN_BACKEND:
-                    return PLAIN
-                return tensor_like(args) if any(holds_tensor(a) for a in args) else NOTHING
-            if name.startswith(("keras.losses.", "keras.metrics.", "keras.activations.")) and method and method[:1].islower():
-                return tensor_like([*args, *kwargs.values()])._replace(data=True)
-            return (
-                Value(LAYER)
-                if name.startswith(("keras.layers.", "keras.losses.", "keras.Model", "keras.Sequential"))
-                else PLAIN
-            )
-        if name is not None and name.startswith("numpy."):
+        package, _, short = (name or "").partition(".")
+        if package == "tensorflow":
+            return self._tensorflow(node, short, args, kwargs)
+        if package == "keras":
+            return self._keras(node, short, method, args, kwargs)
+        if package == "numpy":
             return Value(NUMPY, data=any(a.data for a in args))
         if isinstance(func, ast.Name) and name is None and func.id not in self.env:
-            return self._builtin(node, func.id, args)
-        if isinstance(func, ast.Call) and owner.kind == LAYER:
-            return tensor_like(args)._replace(data=True)
-        if (
-            owner.what == "self"
-            and args
-            and any(holds_tensor(a) for a in args)
-            and method in ("__call__", "call", "compute_loss")
-        ):
+            return self._builtin(node, func.id, args, kwargs)
+        return self._object(func, method, owner, args, kwargs, node)
+
+    def _tensorflow(self, node: ast.Call, short: str, args: list[Value], kwargs: Mapping[str, Value]) -> Value:
+        if short in BODY_TAKERS:
+            return self._body_taker(short, args, kwargs)
+        if short in LIST_TAKERS and args and args[0].is_tensor and _one(args[0]):
+            self.iteration(node, "list", args[0])
+        if short in ("py_function", "numpy_function", "compat.v1.py_func"):
             return Value(TENSOR, data=True)
-        if isinstance(func, ast.Name) and self.evaluate(func).what in ("self",) and any(holds_tensor(a) for a in args):
+        return semantics.tensorflow_call(short, args, kwargs)
+
+    def _keras(self, node: ast.Call, short: str, method: str | None, args: list[Value], kwargs: Mapping[str, Value]) -> Value:
+        module, _, last = short.rpartition(".")
+        if module == "ops":
+            if last in KERAS_BODY_TAKERS:
+                return self._body_taker(last, args, kwargs)
+            if last in KERAS_LIST_TAKERS and args and args[0].is_tensor and _one(args[0]):
+                self.iteration(node, "list", args[0])
+            return semantics.keras_ops_call(last, args, kwargs)
+        if module == "backend":
+            if last in PLAIN_BACKEND:
+                return PLAIN
+            return tensor_like(args) if any(holds_tensor(a) for a in args) else NOTHING
+        if module in ("losses", "metrics", "activations") and method and method[:1].islower():
+            return tensor_like([*args, *kwargs.values()])._replace(data=True)
+        return Value(LAYER) if short.startswith(("layers.", "losses.", "Model", "Sequential")) else PLAIN
+
+    def _object(
+        self, func: ast.expr, method: str | None, owner: Value, args: list[Value], kwargs: Mapping[str, Value], node: ast.Call
+    ) -> Value:
+        """A call of what a name, an attribute or another call holds: a layer, the model itself, a list's method."""
+        tensors = any(holds_tensor(a) for a in args)
+        called = self.evaluate(func) if isinstance(func, ast.Name) else NOTHING
+        if (isinstance(func, ast.Call) and owner.kind == LAYER) or called.kind == LAYER:
+            return tensor_like(args)._replace(data=True)
+        if tensors and (called.what == "self" or (owner.what == "self" and method in ("__call__", "call", "compute_loss"))):
             return Value(TENSOR, data=True)  # self(x)
-        if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) and self.evaluate(func.value).what == "self":
+        if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) and owner.what == "self":
             held = self.interpreter.attribute_value(self.function, func.attr)
             if held.kind == LAYER:
                 return tensor_like(args)._replace(data=True, dtype=None)
             return Value(TENSOR, data=True) if func.attr == "compute_loss" else NOTHING
-        if isinstance(func, ast.Name) and self.evaluate(func).kind == LAYER:
-            return tensor_like(args)._replace(data=True)
         if method == "gradient":
             return NOTHING
+        if method == "sort" and owner.kind == PYTHON:
+            self._ordered(node, "sorted", [owner], kwargs.get("key"))
         return semantics.method_call(method, owner, args) if method else NOTHING
 
-    def _builtin(self, node: ast.Call, name: str, args: list[Value]) -> Value:
-        inner = [item for value in args for item in (value.items or (value,))]
-        if (kind := TRUTH_BUILTINS.get(name)) and inner:
-            for value in inner if name == "bool" or len(inner) > 1 or args[0].items else []:
-                if value.is_tensor:
-                    self.test(node, kind, value)
-                    break
+    def _builtin(self, node: ast.Call, name: str, args: list[Value], kwargs: Mapping[str, Value]) -> Value:
+        if (kind := TRUTH_BUILTINS.get(name)) and args:
+            self._ordered(node, kind, args, kwargs.get("key"))
         walked = args[:1] if name == "enumerate" else args
         if name in ("enumerate", "zip") and args and all(a.is_tensor and a.what != ARGUMENT for a in walked):
             return Value(PYTHON, *tensor_like(args)[1:4], what=f"iter:{name}")
@@ -199,6 +199,20 @@ class Calls(Frame):
             self.iteration(node, "range", limit)
         result = semantics.builtin_call(name, args, self.trace.autograph)
         return NOTHING if result is None else result
+
+    def _ordered(self, node: ast.Call, kind: str, args: list[Value], key: Value | None) -> None:
+        """Python asks the parts of a list for their truth, or compares them, or what `key` makes of each."""
+        if kind == "bool":
+            parts = list(args[0].items or args[:1])
+        elif len(args) == 1 and args[0].what == TENSORS:
+            parts = [element(args[0])]
+        else:
+            parts = [item for value in args for item in (value.items or (value,))]
+            parts = parts if len(parts) > 1 or args[0].items else []
+        if key is not None and key.what == "function" and isinstance(key.const, Function) and parts:
+            parts = [self.call_function(key.const, [part], {}, node) for part in parts]
+        if found := next((part for part in parts if part.is_tensor), None):
+            self.test(node, kind, found)
 
     def _mapped(self, node: ast.Call, name: str, args: list[Value]) -> Value:
         """`map(f, t)`: Python walks through each argument, and calls a function of the project with what it finds."""

@@ -54,7 +54,7 @@ class Call(NamedTuple):
 
 class Test(NamedTuple):
     """A value that Python asks for its truth. `kind`: if, while, ifexp, assert, and, not, compare, in, comprehension, bool,
-    any, max. For `if`: the names before it and after each branch."""
+    any, max, sorted. For `if`: the names before it and after each branch."""
 
     node: ast.AST
     kind: str

@@ -232,15 +232,20 @@ class Expressions(Calls):
                 return PLACEHOLDER if base.data else tensor_like([base])
             dynamic = any(label != "step" and bound.data for label, bound in bounds)
             mask = any(value.is_tensor and value.dtype == "bool" for value in index)
-            result = tensor_like([base, *index, *(bound for _, bound in bounds)])
+            plain = [part for part in parts if not isinstance(part, ast.Slice)]
+            shape = shapes.indexed(base.shape, parts, dict(zip(plain, index, strict=True)))
+            result = tensor_like([base, *index, *(bound for _, bound in bounds)], shape)
             single = base.what == "single" or mask or bool(bounds)
             return result._replace(
-                bounded=result.bounded or dynamic or mask, dtype=base.dtype, what="single" if single else None
+                bounded=result.bounded or dynamic or mask,
+                loop=result.loop or mask,
+                dtype=base.dtype,
+                what="single" if single else None,
             )
         if base.what == TENSORS:
             return base if bounds else tensor_like([base])
         if base.kind == PYTHON:
-            return NOTHING if base.what == "dict" or base.items else PLAIN
+            return NOTHING if base.what in ("dict", "list") or base.items else PLAIN
         return NOTHING
 
     def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Value:

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 
 from hwal.lint.arguments import root_arguments
 from hwal.lint.context import GRADIENT, Contexts, keras_kind
+from hwal.lint.eager import dims, literal, tensor_made
 from hwal.lint.events import Trace
 from hwal.lint.frame import Frame
 from hwal.lint.project import Project, enclosing_class
 from hwal.lint.source import Class, Function, Source
 from hwal.lint.statements import Statements
-from hwal.lint.values import EAGER, LAYER, NOTHING, PLAIN, TENSOR, Value, constant
+from hwal.lint.values import EAGER, LAYER, NOTHING, NUMPY, PLAIN, TENSOR, Shape, Value, constant
 
 DEPTH = 8
 VARIANTS = 6
@@ -130,7 +131,9 @@ class Interpreter:
         if isinstance(node, ast.Call):
             name = source.names.resolve(node.func)
             if name == "tensorflow.Variable":
-                return Value(TENSOR, data=True, what="variable")
+                made = tensor_made(node.args[0], source) if node.args else None
+                number = literal(node.args[0])[0] if node.args else None
+                return Value(TENSOR, data=True, what="variable", shape=made.shape if made else number)
             if name in (
                 "tensorflow.constant",
                 "tensorflow.convert_to_tensor",
@@ -146,9 +149,13 @@ class Interpreter:
             target = self.project.called(node.func, None, source)
             if target is not None and not isinstance(target, Function):
                 return Value(LAYER) if keras_kind(self.project, target) else Value("python", what="instance", const=target)
+            if name and name.startswith("numpy.") and tensor_made(node, source) is not None:
+                return Value(NUMPY)
             return PLAIN if name and name.startswith(("tensorflow.", "numpy.")) else NOTHING
         if isinstance(node, ast.List | ast.Tuple | ast.Dict | ast.Set):
             return Value("python", what="global")
+        if isinstance(node, ast.ListComp):
+            return Value("python", what="list")
         return PLAIN if isinstance(node, ast.BinOp | ast.UnaryOp | ast.JoinedStr) else NOTHING
 
     def attribute_value(self, function: Function, name: str) -> Value:
@@ -168,7 +175,7 @@ class Interpreter:
         if class_ is None or node is None:
             return NOTHING
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in WEIGHT_METHODS:
-            return Value(TENSOR, data=True, what="variable")
+            return Value(TENSOR, data=True, what="variable", shape=_weight_shape(node))
         value = self._static(class_.module, node)
         if value is NOTHING and isinstance(node, ast.Name) and (init := class_.methods.get("__init__")):
             return self._setting(class_, init, node.id)
@@ -188,6 +195,13 @@ class Interpreter:
         ):
             return PLAIN._replace(dtype="bool")
         return PLAIN if constants else NOTHING
+
+
+def _weight_shape(call: ast.Call) -> Shape | None:
+    """The shape that `self.add_weight` is given, first or after a name; that of a number where it is given none."""
+    written = next((k.value for k in call.keywords if k.arg == "shape"), None)
+    written = written or next((arg for arg in call.args[:2] if not isinstance(arg, ast.Constant)), None)
+    return dims(written) if written is not None else ()
 
 
 def _coarse(value: Value) -> tuple[object, ...]:

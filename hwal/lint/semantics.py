@@ -109,10 +109,13 @@ def tensorflow_call(short: str, args: list[Value], kwargs: Mapping[str, Value]) 
         return Value(PYTHON, items=(result._replace(kind=PYTHON, what=TENSORS), result))
     if short in LISTS:
         unknown = short in BOUNDED
-        return result._replace(kind=PYTHON, what=TENSORS, bounded=result.bounded or unknown, data=result.data or unknown)
+        data, bounded, loop = result.data or unknown, result.bounded or unknown, result.loop or unknown
+        return result._replace(kind=PYTHON, what=TENSORS, data=data, bounded=bounded, loop=loop)
     result = result._replace(shape=shapes.of_call(short, args, kwargs), what="single" if short in SINGLE else None)
     if short in BOUNDED or (short == "where" and len(values) == 1):
-        return result._replace(bounded=True, data=True, dtype=args[0].dtype if args and short == "boolean_mask" else None)
+        return result._replace(
+            bounded=True, data=True, loop=True, dtype=args[0].dtype if args and short == "boolean_mask" else None
+        )
     if short.startswith(REDUCTIONS) and len(args) < 2 and "axis" not in kwargs:
         result = result._replace(bounded=False)
     if short == "cast" and args and args[0].known:
@@ -132,7 +135,9 @@ def _made(short: str, args: list[Value], kwargs: Mapping[str, Value]) -> Value |
         result = tensor_like([source], shape, dtype or source.dtype)
         return result._replace(what="single", known=source.known, const=source.const)
     if short == "Variable":
-        return Value(TENSOR, data=True, what="variable", dtype=_dtype(kwargs.get("dtype")))
+        first = args[0] if args else kwargs.get("initial_value", PLAIN)
+        shape = first.shape if first.is_tensor else shapes.of_literal(first)
+        return Value(TENSOR, data=True, what="variable", shape=shape, dtype=_dtype(kwargs.get("dtype")))
     if short.startswith(("RaggedTensor.", "ragged.")):
         return tensor_like(args)._replace(kind=RAGGED, data=True)
     if short in ("SparseTensor", "sparse.SparseTensor", "IndexedSlices"):
@@ -205,7 +210,7 @@ def keras_ops_call(short: str, args: list[Value], kwargs: Mapping[str, Value]) -
     ):
         return result._replace(kind=PYTHON, what=TENSORS)
     if short in ("nonzero", "unique", "argwhere") or (short == "where" and len(args) + len(kwargs) == 1):
-        return result._replace(bounded=True, data=True)
+        return result._replace(bounded=True, data=True, loop=True)
     if short in (
         "equal",
         "greater",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ast
+from collections.abc import Mapping, Sequence
 
-from hwal.lint.values import TENSOR, Shape, Value
+from hwal.lint.values import PYTHON, TENSOR, Shape, Value
 
 KEEPING = frozenset(
     {
@@ -65,6 +66,54 @@ def of(value: Value) -> Shape | None:
     return () if value.known and isinstance(value.const, int | float) else None
 
 
+def indexed(shape: Shape | None, parts: Sequence[ast.expr], values: Mapping[ast.expr, Value]) -> Shape | None:
+    """The shape of `x[parts]`. `values`: those of the parts that are no slices."""
+    if shape is None:
+        return None
+    taken = sum(1 for part in parts if not isinstance(part, ast.Constant) or (part.value is not None and part.value is not ...))
+    rest, result = list(shape), []
+    for part in parts:
+        if isinstance(part, ast.Constant) and part.value is ...:
+            count = len(shape) - taken
+            result += rest[:count]
+            rest = rest[count:]
+        elif _new_axis(values.get(part)):
+            result.append(1)
+        elif not rest:
+            return None
+        elif isinstance(part, ast.Slice):
+            result.append(_cut(rest.pop(0), part))
+        elif _scalar(values.get(part)):
+            rest.pop(0)
+        else:
+            return None
+    return (*result, *rest)
+
+
+def _cut(size: int | None, part: ast.Slice) -> int | None:
+    """What a slice leaves of a dimension."""
+    bounds = (part.lower, part.upper, part.step)
+    if all(bound is None for bound in bounds):
+        return size
+    try:
+        given = [None if bound is None else ast.literal_eval(bound) for bound in bounds]
+    except ValueError:
+        return None
+    whole = size is not None and all(bound is None or type(bound) is int for bound in given) and given[2] != 0
+    return len(range(*slice(*given).indices(size))) if whole and size is not None else None
+
+
+def _new_axis(value: Value | None) -> bool:
+    return value is not None and ((value.known and value.const is None) or value.what == "tensorflow.newaxis")
+
+
+def _scalar(value: Value | None) -> bool:
+    """Whether an index is one number."""
+    if value is None:
+        return False
+    return value.shape == () if value.kind == TENSOR else value.kind == PYTHON and value.items is None and value.what is None
+
+
 def broadcast(a: Shape | None, b: Shape | None) -> Shape | None:
     """The shape of two tensors that are stretched to fit one another."""
     if a is None or b is None:
@@ -111,3 +160,10 @@ def differ(a: Shape | None, b: Shape | None) -> bool:
     if a is None or b is None:
         return False
     return len(a) != len(b) or any(x is not None and y is not None and x != y for x, y in zip(a, b, strict=True))
+
+
+def either(a: Shape | None, b: Shape | None) -> Shape | None:
+    """What two shapes of one rank have in common."""
+    if a is None or b is None or len(a) != len(b):
+        return None
+    return tuple(x if x == y else None for x, y in zip(a, b, strict=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable
 
+from hwal.lint import shapes
 from hwal.lint.context import GRADIENT
 from hwal.lint.events import Loop, Store, Test
 from hwal.lint.expressions import Expressions
@@ -250,6 +251,8 @@ def merged(a: dict[str, Value], b: dict[str, Value], tensor: bool, keep: bool = 
                 if {other.kind, value.kind} <= {TENSOR, PYTHON} and (joined.kind == TENSOR or _numbers(other, value)):
                     joined = joined._replace(kind=TENSOR)
                 joined = joined._replace(data=True)
+                if shapes.differ(other.shape, value.shape) and (shape := shapes.either(other.shape, value.shape)):
+                    joined = joined._replace(shape=shape, bounded=True, loop=True)  # XLA pads the smaller
             result[name] = joined
     return result
 

@@ -39,7 +39,8 @@ HELP = {
     "in": "tf.reduce_any(tf.equal(t, values))",
     "comprehension": "tf.where, or a mask",
     "any": "tf.reduce_any or tf.reduce_all of a stacked tensor",
-    "max": "tf.maximum, tf.minimum or tf.sort",
+    "max": "tf.maximum, tf.minimum or tf.reduce_max",
+    "sorted": "tf.sort, or tf.gather by tf.argsort",
 }
 
 

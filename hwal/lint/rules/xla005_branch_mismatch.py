@@ -44,108 +44,105 @@ def _check(trace: Trace) -> Iterator[Finding]:
     if not trace.autograph:
         return
     for test in trace.tensor_tests("if"):
-        if isinstance(test.node, ast.If) and test.before is not None and test.body is not None and test.orelse is not None:
-            yield from _branches(trace, test, test.node)
+        if isinstance(test.node, ast.If):
+            yield from _names(trace, test, test.node)
+            yield from _returned(trace, test, test.node)
+    yield from _floats(trace)
+    yield from _loops(trace)
+
+
+def _names(trace: Trace, test: Test, node: ast.If) -> Iterator[Finding]:
+    """What the names of two branches that both go on are after them."""
+    before, body, orelse = test.before or {}, test.body or {}, test.orelse or {}
+    if leaving(node.body) or leaving(node.orelse):
+        return
+    for name in sorted({*body, *orelse}):
+        a, b = body.get(name), orelse.get(name)
+        if name in before and before[name] is a and before[name] is b:
+            continue
+        if a is not None and b is not None:
+            found = _unlike(node, name, a, b, test.place.tape)
+        elif name in before or (a or b or Value()).what == "function":
+            continue
+        else:
+            what = f"`{name}` is set in one branch of a tensor `if` and not in the other"
+            found = Finding(node, what, f"set `{name}` before the `if`, or in both branches")
+        if found is not None and _read_after(trace, node, name):
+            yield found
+
+
+def _unlike(node: ast.If, name: str, a: Value, b: Value, tape: bool) -> Finding | None:
+    """How a name's two values differ, where they may not."""
+    if (x := dtype(a)) and (y := dtype(b)) and x != y:
+        return Finding(node, f"`{name}` is {x} in one branch of a tensor `if` and {y} in the other", "tf.cast one of them")
+    if _shapes_differ(a, b):
+        shapes_ = f"has shape {_shape(a)} in one branch of a tensor `if` and {_shape(b)} in the other"
+        return _sizes(node, f"`{name}` {shapes_}", a, b, tape)
+    if _none(a) != _none(b) and (a.is_tensor or b.is_tensor):
+        what = f"`{name}` is None in one branch of a tensor `if` and a tensor in the other"
+        return Finding(node, what, "a tensor of the same shape in both, tf.zeros_like say")
+    return None
+
+
+def _sizes(node: ast.If, what: str, a: Value, b: Value, tape: bool) -> Finding:
+    """Two shapes: XLA pads the smaller of one rank, and compiles no other; under a gradient it compiles neither (measured with
+    TensorFlow 2.21 and libtpu's compiler)."""
+    ranks = len(shapes.of(a) or ()), len(shapes.of(b) or ())
+    if ranks[0] != ranks[1]:
+        return Finding(node, f"{what}: XLA wants one rank", "tf.reshape or tf.broadcast_to one of them")
+    if tape and (a.data or b.data):
+        return Finding(node, f"{what}: a gradient through both does not fit", "tf.pad or tf.broadcast_to one of them")
+    return Finding(node, f"{what}: XLA pads the smaller", "tf.pad or tf.broadcast_to one of them", "warning")
+
+
+def _returned(trace: Trace, test: Test, node: ast.If) -> Iterator[Finding]:
+    """A branch that returns, and what is returned where it is not taken."""
+    last = node.body[-1]
+    if not isinstance(last, ast.Return) or node.orelse:
+        return
+    mine = [value for statement, value, _ in trace.returns if statement is last]
+    later = [value for statement, value, _ in trace.returns if statement.lineno > (node.end_lineno or 0)]  # type: ignore[attr-defined]
+    if not later and last.value is not None and not test.place.loops and not _raises_after(trace, node):
+        what = "a tensor `if` returns in one branch, and the function ends without a value in the other"
+        yield Finding(node, what, "return a value in both")
+    elif mine and len(later) == 1:
+        a, b = mine[0], later[0]
+        if (a.items is None) != (b.items is None) and (a.is_tensor or b.is_tensor):
+            what = "the branches of a tensor `if` return different structures"
+            yield Finding(node, what, "return the same number of tensors in both")
+        elif (x := dtype(a)) and (y := dtype(b)) and x != y:
+            yield Finding(node, f"one branch of a tensor `if` returns {x}, the other {y}", "tf.cast one of them")
+        elif _shapes_differ(a, b):
+            what = f"one branch of a tensor `if` returns the shape {_shape(a)}, the other {_shape(b)}"
+            yield _sizes(node, what, a, b, test.place.tape)
+
+
+def _floats(trace: Trace) -> Iterator[Finding]:
+    """An integer that a loop carries, and that meets a float."""
     for one in trace.combined:
         for whole, other in ((one.left, one.right), (one.right, one.left)):
             if whole.loop and (whole.dtype or "").startswith("int") and _float(other):
-                yield Finding(
-                    one.node,
-                    f"an {whole.dtype} of a tensor loop meets a float, which it cannot become",
-                    "start from a float: 0.0",
-                )
+                what = f"an {whole.dtype} of a tensor loop meets a float, which it cannot become"
+                yield Finding(one.node, what, "start from a float: 0.0")
                 break
+
+
+def _loops(trace: Trace) -> Iterator[Finding]:
+    """Variables of a compiled loop that change their dtype or grow."""
     for loop in trace.loops:
-        if loop.tensor:
-            for name, before in loop.before.items():
-                after = loop.after.get(name)
-                if after is not None and (a := dtype(before)) and (b := dtype(after)) and a != b:
-                    yield Finding(
-                        loop.node,
-                        f"`{name}` is {a} before the loop and {b} after one turn of it",
-                        f"give it its dtype before the loop: tf.cast(…, tf.{b})",
-                    )
-            for statement in loop.node.body:
-                if isinstance(statement, ast.Assign) and (grown := _grows(trace, statement)) and grown in loop.before:
-                    yield Finding(
-                        loop.node,
-                        f"`{grown}` changes its shape in the loop, and a compiled loop's variables have one",
-                        "a tensor of the final size with tensor_scatter_nd_update, or tf.TensorArray(size=…)",
-                    )
-
-
-def _branches(trace: Trace, test: Test, node: ast.If) -> Iterator[Finding]:
-    before, body, orelse = test.before or {}, test.body or {}, test.orelse or {}
-    body_ends, else_ends = leaving(node.body), leaving(node.orelse)
-    if not body_ends and not else_ends:
-        for name in sorted({*body, *orelse}):
-            a, b = body.get(name), orelse.get(name)
-            if name in before and before[name] is a and before[name] is b:
-                continue
-            if (
-                (a is None or b is None)
-                and name not in before
-                and (a or b or Value()).what != "function"
-                and _read_after(trace, node, name)
-            ):
+        if not loop.tensor:
+            continue
+        for name, before in loop.before.items():
+            after = loop.after.get(name)
+            if after is not None and (a := dtype(before)) and (b := dtype(after)) and a != b:
+                what = f"`{name}` is {a} before the loop and {b} after one turn of it"
+                yield Finding(loop.node, what, f"give it its dtype before the loop: tf.cast(…, tf.{b})")
+        for statement in loop.node.body:
+            if isinstance(statement, ast.Assign) and (grown := _grows(trace, statement)) and grown in loop.before:
                 yield Finding(
-                    node,
-                    f"`{name}` is set in one branch of a tensor `if` and not in the other",
-                    f"set `{name}` before the `if`, or in both branches",
-                )
-            elif (
-                a is not None
-                and b is not None
-                and (x := dtype(a))
-                and (y := dtype(b))
-                and x != y
-                and _read_after(trace, node, name)
-            ):
-                yield Finding(
-                    node, f"`{name}` is {x} in one branch of a tensor `if` and {y} in the other", "tf.cast one of them"
-                )
-            elif a is not None and b is not None and _shapes_differ(a, b) and _read_after(trace, node, name):
-                yield Finding(
-                    node,
-                    f"`{name}` has shape {_shape(a)} in one branch of a tensor `if` and {_shape(b)} in the other",
-                    "tf.broadcast_to or tf.reshape one of them: XLA wants one shape",
-                )
-            elif (
-                a is not None
-                and b is not None
-                and _none(a) != _none(b)
-                and (a.is_tensor or b.is_tensor)
-                and _read_after(trace, node, name)
-            ):
-                yield Finding(
-                    node,
-                    f"`{name}` is None in one branch of a tensor `if` and a tensor in the other",
-                    "a tensor of the same shape in both, tf.zeros_like say",
-                )
-    if body_ends and not node.orelse and isinstance(node.body[-1], ast.Return):
-        mine = [value for statement, value, _ in trace.returns if statement is node.body[-1]]
-        later = [value for statement, value, _ in trace.returns if statement.lineno > (node.end_lineno or 0)]  # type: ignore[attr-defined]
-        if not later and node.body[-1].value is not None and not test.place.loops and not _raises_after(trace, node):
-            yield Finding(
-                node,
-                "a tensor `if` returns in one branch, and the function ends without a value in the other",
-                "return a value in both",
-            )
-        elif mine and len(later) == 1:
-            a, b = mine[0], later[0]
-            if (a.items is None) != (b.items is None) and (a.is_tensor or b.is_tensor):
-                yield Finding(
-                    node,
-                    "the branches of a tensor `if` return different structures",
-                    "return the same number of tensors in both",
-                )
-            elif (x := dtype(a)) and (y := dtype(b)) and x != y:
-                yield Finding(node, f"one branch of a tensor `if` returns {x}, the other {y}", "tf.cast one of them")
-            elif _shapes_differ(a, b):
-                yield Finding(
-                    node,
-                    f"one branch of a tensor `if` returns the shape {_shape(a)}, the other {_shape(b)}",
-                    "tf.broadcast_to or tf.reshape one of them: XLA wants one shape",
+                    loop.node,
+                    f"`{grown}` changes its shape in the loop, and a compiled loop's variables have one",
+                    "a tensor of the final size with tensor_scatter_nd_update, or tf.TensorArray(size=…)",
                 )
 
 

@@ -86,7 +86,7 @@ def _check(trace: Trace) -> Iterator[Finding]:
                     node,
                     "a tensor whose length the data decides meets one of fixed size under a gradient: shapes do not fit",
                     HELP,
-                    "error",
+                    "error" if bounded.loop else tpu_error(),
                 )
                 break
 
@@ -103,13 +103,14 @@ def _fixed(value: Value) -> bool:
 
 
 def _meets(bounded: Value, other: Value) -> bool:
-    """Whether the dimension that the data decides, the first, stands against one of another that is no 1."""
+    """Whether a dimension that the data decides stands against one of another that is no 1."""
     if other.shape is None:
         return True
-    if bounded.shape is not None:
-        place = len(other.shape) - len(bounded.shape)
-        return place >= 0 and other.shape[place] != 1
-    return not all(size == 1 for size in other.shape)
+    if bounded.shape is None:  # rows are picked, the first dimension; a weight stands against features, the last
+        return other.what != "variable" and not all(size == 1 for size in other.shape)
+    moving = [place for place, size in enumerate(bounded.shape) if size is None] or [0]
+    shift = len(other.shape) - len(bounded.shape)
+    return any(place + shift >= 0 and other.shape[place + shift] != 1 for place in moving)
 
 
 def _mean(trace: Trace, call: Call) -> Fix | None:

@@ -1,6 +1,7 @@
 """host-read-in-traced-code
 
-What: `.numpy()`, `.item()`, `np.…(t)` of a tensor in traced code; `float(t)`, `int(t)` where AutoGraph is off.
+What: `.numpy()`, `.item()`, `np.…(t)` of a tensor in traced code; a list or an array at the place that a tensor gives;
+    `float(t)`, `int(t)` where AutoGraph is off.
 
 Why: A symbolic tensor has no value while its function is traced.
 
@@ -25,8 +26,8 @@ import ast
 from collections.abc import Iterator
 
 from hwal.lint.diagnostic import Finding, Rule
-from hwal.lint.events import Trace
-from hwal.lint.values import EAGER, holds_tensor
+from hwal.lint.events import Subscript, Trace
+from hwal.lint.values import EAGER, NUMPY, PYTHON, TENSORS, Value, holds_tensor
 
 METHODS = ("numpy", "item", "tolist", "eval", "__array__")
 
@@ -65,6 +66,27 @@ def _check(trace: Trace) -> Iterator[Finding]:
                     f"{word}() of a symbolic tensor, and AutoGraph is off here",
                     "tf.cast, or read it in a callback",
                 )
+    for part in trace.subscripts:
+        if _python(part.base) and any(_symbolic(trace, part, value) for value in [*part.indices, *(v for _, v in part.bounds)]):
+            yield Finding(
+                part.node,
+                "Python's own list, dict or array wants the number of a symbolic tensor, which has none yet",
+                "tf.gather of a stacked tensor; for i in range(…) where the places are known",
+            )
+
+
+def _python(base: Value) -> bool:
+    """Whether a value is a list, dict or array of Python's or NumPy's for certain."""
+    if base.kind == NUMPY:
+        return True
+    return base.kind == PYTHON and (base.items is not None or base.what in (TENSORS, "global", "list", "dict"))
+
+
+def _symbolic(trace: Trace, part: Subscript, value: Value) -> bool:
+    """Whether an index is a tensor of this trace: an argument that is used as it came may be a number."""
+    given = part.node.slice
+    argument = isinstance(given, ast.Name) and trace.parameters.get(given.id) is value
+    return value.is_tensor and value.what != EAGER and not argument
 
 
 RULE = Rule("XLA401", "host-read-in-traced-code", "error", _check, __doc__)
