@@ -258,6 +258,7 @@ class StopRequest:
     def _first(self, number: int) -> None:
         self._at = monotonic()
         self.name = signal.Signals(number).name
+        self._is_launchers()  # the one that it passes on is this
         if self.at_once and not self.too_late:
             raise Preempted(signal=self.name)
         if not self.too_late:

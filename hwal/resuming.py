@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,3 +52,13 @@ def find(source: Path, own: Checkpoints, run_dir: Path, framework: str, say: Cal
     if found[1].framework != framework:
         raise CheckpointError(f"it was saved by a {found[1].framework} script", where=str(found[0]))
     return Found(*found)
+
+
+def resume_command(command: str, run_dir: Path, flags: argparse.ArgumentParser, args: argparse.Namespace) -> str:
+    """What to type to train as many steps again: what was given to a recipe's `flags` is given once more."""
+    words = [*command.split(), "--resume", str(run_dir)]
+    for name, value in vars(args).items():
+        if name != "steps" and value != flags.get_default(name):
+            flag = f"--{name.replace('_', '-')}"
+            words += [word for one in (value if isinstance(value, list) else [value]) for word in (flag, str(one))]
+    return shlex.join([*words, "--steps", str(2 * args.steps)])

@@ -189,9 +189,8 @@ def _ending(error: BaseException | None, script: str, world: World) -> Ending:
     if isinstance(error, SystemExit):
         return _exited(error.code, script)
     if isinstance(error, KeyboardInterrupt):
-        return Ending(
-            EXIT_FAILED, "interrupted", ("hwal: interrupted before hwal.start() could take the signal: nothing was saved",)
-        )
+        when = "by the script itself" if _started else "before hwal.start() could take the signal: nothing was saved"
+        return Ending(EXIT_FAILED, "interrupted", (f"hwal: interrupted {when}",))
     text = f"{type(error).__name__}: {error}".split("\n")[0].rstrip(": ")
     return Ending(EXIT_FAILED, text, tuple(traceback_lines(error)), is_lost_peer(str(error)))
 

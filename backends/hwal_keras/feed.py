@@ -45,14 +45,15 @@ class Feed:
         batches: how many of them a pass has; None where nobody knows, or it has no end. endless: whether it has none.
     """
 
-    def __init__(self, rt: SharedKerasRuntime, data: Any, train: bool) -> None:
+    def __init__(self, rt: SharedKerasRuntime, data: Any, train: bool, arrays: bool = False) -> None:
+        """`arrays`: the script gave these, and hwal has made the dataset."""
         self.rt = rt
         self.train = train
         self.data = _batched(data, rt.job.settings.global_batch if train else None, rt)
         self.number = rt.passes.number(data)
         self.script = data  # which begins as many passes as a resumed run has behind it
         if rt.static_shapes:
-            self.data = _even(self.data, rt)
+            self.data = _even(self.data, rt, arrays)
         count = int(self.data.cardinality())
         self.batches = count if count >= 0 else None
         self.endless = count == tf.data.INFINITE_CARDINALITY
@@ -109,8 +110,10 @@ def cut(data: Any, replicas: int, pipeline: int = 0, pipelines: int = 1, static:
     """
     here = replicas // pipelines
 
+    spec = data.element_spec
+
     def parts(*values: Any) -> Any:
-        values = _one(values)
+        values = _one(values, spec)
         size = tf.shape(tf.nest.flatten(values)[0])[0]
         rows = -(-size // replicas)
         missing = rows * replicas - size
@@ -128,20 +131,21 @@ def cut(data: Any, replicas: int, pipeline: int = 0, pipelines: int = 1, static:
         real = tf.clip_by_value(size - first * rows, 0, rows)
         return real, tf.fill([here], size), tf.nest.map_structure(part, values)
 
-    known = tf.nest.flatten(data.element_spec)[0].shape[0]
+    known = tf.nest.flatten(spec)[0].shape[0]
     ragged = not static and (known is None or known % replicas > 0)
     if replicas == 1:
-        return data.map(_whole, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+        return data.map(lambda *values: _whole(_one(values, spec)), num_parallel_calls=tf.data.AUTOTUNE).prefetch(
+            tf.data.AUTOTUNE
+        )
     return data.map(parts, num_parallel_calls=tf.data.AUTOTUNE).unbatch().prefetch(2 * here)
 
 
-def _whole(*values: Any) -> Any:
-    values = _one(values)
+def _whole(values: Any) -> Any:
     size = tf.shape(tf.nest.flatten(values)[0])[0]
     return size, size, values
 
 
-def _even(data: Any, rt: SharedKerasRuntime) -> Any:
+def _even(data: Any, rt: SharedKerasRuntime, arrays: bool) -> Any:
     """The batches that are full, all of one shape: each other one would be compiled at length. Raises ScriptError."""
     leaf = tf.nest.flatten(data.element_spec)[0]
     size = leaf.shape[0]
@@ -153,13 +157,14 @@ def _even(data: Any, rt: SharedKerasRuntime) -> Any:
         size = int(tf.nest.flatten(first)[0].shape[0])
     replicas = rt.strategy.num_replicas_in_sync
     if size % replicas:
-        fits = size // replicas * replicas or replicas
+        fits = size // replicas * replicas
+        how = f"batch_size={fits}" if arrays else f"dataset.batch({fits}, drop_remainder=True)"
         raise ScriptError(
             f"a global batch of {size} rows does not divide over {replicas} replicas: {size} = {size // replicas} × {replicas} "
             f"+ {size % replicas}",
-            where="rt.feed",
+            where="model.fit or evaluate" if arrays else "rt.feed",
             why="on this device every replica's part has the same shape, which is compiled",
-            hint=f"dataset.batch({fits}, drop_remainder=True)",
+            hint=how if fits else f"{replicas} rows or more, or fewer devices",
         )
     if not open_end:
         return data
@@ -173,31 +178,39 @@ def _even(data: Any, rt: SharedKerasRuntime) -> Any:
     data = data.filter(lambda *values: tf.equal(tf.shape(tf.nest.flatten(values)[0])[0], size))
     if count is not None:
         data = data.apply(tf.data.experimental.assert_cardinality(count[0]))
+    spec = data.element_spec
     return data.map(
-        lambda *values: tf.nest.map_structure(lambda value: tf.ensure_shape(value, [size, *value.shape[1:]]), _one(values))
+        lambda *values: tf.nest.map_structure(
+            lambda value: tf.ensure_shape(value, [size, *value.shape[1:]]), _one(values, spec)
+        )
     )
 
 
 def _full(data: Any, size: int) -> tuple[int, int] | None:
-    """(full batches, rows that are left) of a dataset that ends in batch(size), or in what keeps its batches; None where
-    that cannot be seen. What is asked of TensorFlow is not public; tried with 2.21."""
-    batches = int(data.cardinality())
-    while batches >= 0:
-        inputs = data._inputs()
+    """(full batches of `size`, rows that are left) of a dataset of which that can be seen, else None."""
+    rows, batches = _rows(data), int(data.cardinality())
+    return divmod(rows, size) if rows is not None and -(-rows // size) == batches else None
+
+
+def _rows(data: Any) -> int | None:
+    """How many rows are in a dataset that ends in batch(), or in what keeps its batches; None where that cannot be seen. What
+    is asked of TensorFlow is not public; tried with 2.21."""
+    while True:
+        inputs, kind = data._inputs(), type(data).__name__
         if len(inputs) != 1:
             return None
-        if type(data).__name__ in ("_BatchDataset", "_ParallelBatchDataset"):
-            rows = int(inputs[0].cardinality())
-            return divmod(rows, size) if rows >= 0 and -(-rows // size) == batches else None
-        if type(data).__name__ not in ("_PrefetchDataset", "_OptionsDataset"):
+        if kind in ("_BatchDataset", "_ParallelBatchDataset"):
+            rows, size = int(inputs[0].cardinality()), int(data._batch_size)
+            dropped = rows % size if data._drop_remainder else 0
+            return rows - dropped if rows >= 0 else None
+        if kind not in ("_PrefetchDataset", "_OptionsDataset"):
             return None
         data = inputs[0]
-    return None
 
 
-def _one(values: Any) -> Any:
-    """What a dataset's function is given, as one element: a tuple's parts come one by one."""
-    return values[0] if len(values) == 1 else values
+def _one(values: tuple[Any, ...], spec: Any) -> Any:
+    """What a dataset's function is given, as the element that its spec has: a tuple's parts come one by one."""
+    return values if isinstance(spec, tuple) else values[0]
 
 
 def _batched(data: Any, asked: int | None, rt: SharedKerasRuntime) -> Any:
@@ -218,4 +231,6 @@ def _batched(data: Any, asked: int | None, rt: SharedKerasRuntime) -> Any:
     if asked is None:
         return data
     rt.say_once(f"--global-batch {asked}: the script's dataset is batched anew")
-    return data.unbatch().batch(asked)
+    rows = _rows(data)
+    data = data.unbatch().batch(asked)
+    return data if rows is None else data.apply(tf.data.experimental.assert_cardinality(-(-rows // asked)))

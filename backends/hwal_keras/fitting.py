@@ -15,10 +15,11 @@ import keras
 import tensorflow as tf
 
 from hwal.errors import ScriptError
-from hwal_keras.data import apart, feed_of
+from hwal_keras.data import apart, check_classes, feed_of
 from hwal_keras.denominators import make_whole
 from hwal_keras.feed import ENDS, Feed
 from hwal_keras.optimizing import rate_of
+from hwal_keras.predicting import Predictor
 from hwal_keras.step import holds_back, test_step, train_step
 
 if TYPE_CHECKING:
@@ -26,9 +27,10 @@ if TYPE_CHECKING:
 
 
 def take_over(rt: SharedKerasRuntime, model: Any) -> None:
-    """Has a prepared model's fit and evaluate run by the Runtime, which is told what it is compiled with from here on."""
+    """Has a prepared model's fit, evaluate and predict run by the Runtime, which is told of its compile from here on."""
     fitted = Fitted(rt, model)
     model.fit, model.evaluate, model.compile = fitted.fit, fitted.evaluate, fitted.compile
+    model.predict = Predictor(rt, model).predict
 
 
 class Fitted:
@@ -85,6 +87,8 @@ class Fitted:
             held_out = feed_of(rt, a, b, validation_batch_size or batch_size, False, False, weights)
             _has_end(held_out, validation_steps, "model.fit", "validation_steps")
         _has_end(feed, steps_per_epoch, "model.fit", "steps_per_epoch")
+        if class_weight:
+            check_classes(feed.element)
         self.build(feed)
         length = steps_per_epoch or feed.batches
         followers = keras.callbacks.CallbackList(

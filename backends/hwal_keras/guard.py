@@ -41,28 +41,30 @@ class Guard:
         """Raises ScriptError for a model or optimizer with variables from outside, where several replicas train it."""
         if strategy.num_replicas_in_sync == 1:
             return
-        for variable in _variables(thing):
+        for variable, owner in _variables(thing):
             inner = getattr(variable, "value", variable)
             if strategy.extended.variable_created_in_scope(inner):
                 continue
             line = self._lines.get(id(inner))
-            kind = "a metric" if "metric" in variable.path else f"{type(thing).__name__} {thing.name}"
             raise ScriptError(
-                f"{kind} was built outside of rt.scope()",
+                f"{owner} was built outside of rt.scope()",
                 where=f"{line}: {variable.path}" if line else variable.path,
                 why=f"its variables are on one device, and {strategy.num_replicas_in_sync} replicas train it",
                 hint="with rt.scope(): model = …; model.compile(…, **rt.compile_options())",
             )
 
 
-def _variables(thing: Any) -> list[Any]:
-    found = list(thing.variables)
+def _variables(thing: Any) -> list[tuple[Any, str]]:
+    """Those of a model, of its metrics and of its optimizer, or of an optimizer; each with whose it is."""
+    found = []
+    for metric in getattr(thing, "metrics", ()):
+        found += [(variable, f"the metric {metric.name}") for variable in metric.variables]
     optimizer = getattr(thing, "optimizer", None)
     if optimizer is not None and optimizer.built:
-        found += optimizer.variables
-    for metric in getattr(thing, "metrics", ()):
-        found += metric.variables
-    return found
+        found += [(variable, f"the optimizer {optimizer.name}") for variable in optimizer.variables]
+    known = {id(variable) for variable, _ in found}
+    own = f"{type(thing).__name__} {thing.name}"
+    return [(variable, own) for variable in thing.variables if id(variable) not in known] + found
 
 
 def _in_scope(strategy: Any) -> bool:

@@ -10,11 +10,23 @@ from typing import Any
 
 import tensorflow as tf
 
+from hwal.errors import ScriptError
+
+EVERY_FEW_STEPS = {
+    "gradient_accumulation_steps": "leave it out: more replicas take a larger global batch at once",
+    "ema_overwrite_frequency": "leave it out; optimizer.finalize_variable_values(model.trainable_variables) after training",
+}
+"""An optimizer's options that several replicas cannot do -> what to do instead."""
+
 
 def reduce_first(optimizer: Any, strategy: Any) -> None:
-    """Has an optimizer's apply() add up the gradients of all replicas before anything else. Once for each is enough."""
+    """Has an optimizer's apply() add up the gradients of all replicas before anything else. Once for each is enough.
+
+    Raises ScriptError for one whose update Keras cannot make on several replicas.
+    """
     if strategy.num_replicas_in_sync == 1 or getattr(optimizer, "_hwal_reduces", False):
         return
+    _check(optimizer, strategy.num_replicas_in_sync)
     apply = optimizer.apply
 
     def reduced(grads: Any, trainable_variables: Any = None) -> Any:
@@ -31,6 +43,18 @@ def reduce_first(optimizer: Any, strategy: Any) -> None:
         if one is not None:
             one._all_reduce_sum_gradients = lambda pairs: pairs
     optimizer._hwal_reduces = True
+
+
+def _check(optimizer: Any, replicas: int) -> None:
+    """Every so many steps these do something else, by a branch in the graph, in which replicas cannot meet (Keras 3.15)."""
+    for one in (optimizer, getattr(optimizer, "inner_optimizer", None)):
+        for option, instead in EVERY_FEW_STEPS.items():
+            if (number := getattr(one, option, None)) is not None:
+                raise ScriptError(
+                    f"{type(one).__name__}({option}={number}) is for one replica, and {replicas} train",
+                    why="TensorFlow's replicas cannot meet in an update that is made every few steps",
+                    hint=instead,
+                )
 
 
 def rate_of(optimizer: Any) -> float:

@@ -9,13 +9,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
 
 LEVEL, ERRORS = "TF_CPP_MIN_LOG_LEVEL", ("2", "3")  # at these the user wants no more than errors
+PATIENCE = 1.0  # seconds in which what was written has been passed on
 PASS_ON = r"""
 import re, sys
 for line in sys.stdin.buffer:
@@ -66,4 +67,5 @@ def errors_only() -> Iterator[None]:
         sys.stderr.flush()
         os.dup2(before, 2)
         os.close(before)
-        passing.wait()
+        with suppress(subprocess.TimeoutExpired):  # a process that was started within may hold the pipe for long
+            passing.wait(PATIENCE)

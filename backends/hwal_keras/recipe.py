@@ -19,6 +19,7 @@ import tensorflow as tf
 
 import hwal
 from hwal.errors import UsageError, nearest
+from hwal.resuming import resume_command
 from hwal.runtime import KerasRuntime
 from hwal.texts import documents
 from hwal_torch.curve import read_curve, save_png, show_curve  # it draws, and knows of no framework
@@ -102,7 +103,8 @@ def train(rt: KerasRuntime, args: argparse.Namespace, size: Size, texts: list[by
     """Like any script: a dataset, a model and its optimizer within rt.scope(), model.fit."""
     length = args.seq_len or size.seq_len
     learned, held_out = windows(tokens_of(texts), length)
-    data = tf.data.Dataset.from_tensor_slices(learned).shuffle(len(learned[0])).batch(size.batch, drop_remainder=True)
+    # Repeated before it is batched: no batch is less than full, even where the text has fewer windows than one takes.
+    data = tf.data.Dataset.from_tensor_slices(learned).shuffle(len(learned[0])).repeat().batch(size.batch, drop_remainder=True)
     test = tf.data.Dataset.from_tensor_slices(held_out).batch(size.batch)
     with rt.scope():
         model = network(size, length)
@@ -112,7 +114,7 @@ def train(rt: KerasRuntime, args: argparse.Namespace, size: Size, texts: list[by
     rt.say(f"{args.model}: {model.count_params():,} parameters; {sum(map(len, texts)):,} bytes of text, {length} a sample")
     model = rt.prepare(model)
     model.fit(
-        rt.feed(data.repeat()),
+        rt.feed(data),
         epochs=-(-args.steps // args.eval_every),
         steps_per_epoch=args.eval_every,
         validation_data=rt.feed(test, train=False),
@@ -236,7 +238,7 @@ def report(rt: KerasRuntime, args: argparse.Namespace) -> None:
         ("curve", str(png) if missing is None else f"no PNG: {missing}"),
         ("saved", str(rt.checkpoints.path(rt.steps_done))),
         ("model", f"{rt.run_dir / 'model.keras'} (keras.models.load_model reads it)"),
-        ("go on", f"hwal train --framework keras --resume {rt.run_dir} --steps {2 * args.steps}"),
+        ("go on", resume_command("hwal train --framework keras", rt.run_dir, flags(), args)),
     ]
     print("\n".join(f"{name:<9} {text}" for name, text in rows), flush=True)
 

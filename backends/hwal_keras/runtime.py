@@ -27,7 +27,7 @@ from hwal_keras.feed import Batch, Feed
 from hwal_keras.guard import Guard
 from hwal_keras.optimizing import rate_of, reduce_first
 from hwal_keras.passes import Passes
-from hwal_keras.step import trimmed
+from hwal_keras.step import on_replicas
 from hwal_keras.strategy import use_threads
 from hwal_keras.watching import watch
 
@@ -161,14 +161,13 @@ class SharedKerasRuntime(KerasRuntime):
             elif isinstance(thing, keras.optimizers.Optimizer):
                 self.optimizers.append(thing)
             else:
-                raise ScriptError(
-                    f"rt.prepare() takes Keras models and optimizers, not a {type(thing).__name__}",
-                    hint="schedules of the learning rate belong to their optimizer",
-                )
+                raise trouble.no_part(thing)
         for thing in objects:
             if isinstance(thing, keras.Model):
                 if thing.compiled:
                     self.compiled(thing)
+                else:
+                    self.guard.check(thing, self.strategy)
                 fitting.take_over(self, thing)
             else:
                 self.guard.check(thing, self.strategy)
@@ -285,34 +284,17 @@ class SharedKerasRuntime(KerasRuntime):
         The first argument is a batch of rt.feed; a replica gets its rows of it, and `size`, the rows of the whole global
         batch as a float32: a loss that is the sum over the rows divided by `size` has gradients that add up to those of the
         global batch. In a training feed that is a step of the run; its loss is what `step` returns, the first of several, or
-        the one named "loss".
+        the one named "loss". Raises ScriptError for what cannot be added up.
         """
         if not args or not isinstance(args[0], Batch):
             raise ScriptError("rt.run(step, batch) takes a batch of rt.feed()", hint="for batch in rt.feed(dataset): …")
         batch, rest = args[0], args[1:]
         if step not in self._functions:
-            self._functions[step] = self._on_replicas(step)
+            self._functions[step] = on_replicas(step, self.strategy, self.static_shapes)
         result = self._functions[step](batch.parts, rest)
         if self.at_work is not None and batch.trains:
             self.after_step(_loss_of(result), self._rate(), batch.size)
         return result
-
-    def _on_replicas(self, step: Callable[..., Any]) -> Any:
-        strategy, static = self.strategy, self.static_shapes
-
-        def replica(parts: Any, rest: Any) -> Any:
-            rows, size, values = parts
-            if strategy.num_replicas_in_sync > 1 and not static:
-                values = trimmed(values, rows)
-            return step(values, tf.cast(size, tf.float32), *rest)
-
-        def everywhere(parts: Any, rest: Any) -> Any:
-            results = strategy.run(replica, args=(parts, rest))
-            return tf.nest.map_structure(
-                lambda value: None if value is None else strategy.reduce("SUM", value, axis=None), results
-            )
-
-        return tf.function(everywhere, reduce_retracing=True)
 
     def _rate(self) -> float | None:
         return rate_of(self.optimizers[0]) if self.optimizers else None
@@ -372,7 +354,7 @@ class SharedKerasRuntime(KerasRuntime):
         total, count = float(total), float(count)
         if self.world_size > 1:
             total, count = workers.add(self.strategy, total, count)
-        return float(total / count)
+        return float(total / count) if count else math.nan
 
     def save(self, path: str | Path | None = None, wait: bool = False) -> Path:
         with self.pulse.during(SAVING):

@@ -22,6 +22,50 @@ def trimmed(values: Any, rows: Any) -> Any:
     return tf.nest.map_structure(lambda value: value[:rows], values)
 
 
+def on_replicas(step: Callable[..., Any], strategy: Any, static: bool) -> Callable[[Any, Any], Any]:
+    """A step of the script's own, `step(values, size, *rest)`, on every replica: what they return is added up.
+
+    Raises ScriptError, when called, where that are a replica's rows.
+    """
+    replicas = strategy.num_replicas_in_sync
+    rows: list[Any] = []  # shapes of such results, found when the step is traced, where an error would be TensorFlow's
+
+    def replica(parts: Any, rest: Any) -> Any:
+        real, size, values = parts
+        if replicas > 1 and not static:
+            values = trimmed(values, real)
+        results = step(values, tf.cast(size, tf.float32), *rest)
+        if replicas > 1:
+            rows.extend(_of_rows(results, values, static))
+        return None if rows else results
+
+    def everywhere(parts: Any, rest: Any) -> Any:
+        results = strategy.run(replica, args=(parts, rest))
+        return tf.nest.map_structure(lambda value: None if value is None else strategy.reduce("SUM", value, axis=None), results)
+
+    function = tf.function(everywhere, reduce_retracing=True)
+
+    def run(parts: Any, rest: Any) -> Any:
+        results = function(parts, rest)
+        if rows:
+            raise ScriptError(
+                f"the step returns a row for each of its replica's, {rows[0]}, and rt.run() adds up what replicas return",
+                where="rt.run",
+                hint="return sums over the rows; predictions come of model.predict()",
+            )
+        return results
+
+    return run
+
+
+def _of_rows(results: Any, values: Any, static: bool) -> list[Any]:
+    """The shapes of the results that have as many rows as the replica's part of the batch, a number that is only known where
+    shapes are `static`."""
+    count = tf.nest.flatten(values)[0].shape[0] if static else None
+    shapes = [getattr(result, "shape", None) for result in tf.nest.flatten(results)]
+    return [shape for shape in shapes if shape is not None and shape.rank and shape[0] == count]
+
+
 def train_step(
     model: Any, strategy: Any, static: bool, weights: Any = None, holds: bool = False
 ) -> Callable[[Any], tuple[Any, Any]]:
@@ -97,7 +141,7 @@ def unpack(values: Any, weights: Any = None) -> tuple[Any, Any, Any]:
     if weights is not None:
         labels = tf.argmax(y, axis=-1) if y.shape.rank == 2 and y.shape[-1] != 1 else tf.reshape(y, [-1])
         by_class = _of_classes(weights, tf.cast(tf.round(labels), tf.int32))
-        sample_weight = by_class if sample_weight is None else sample_weight * by_class
+        sample_weight = by_class if sample_weight is None else tf.cast(sample_weight, by_class.dtype) * by_class
     return x, y, sample_weight
 
 

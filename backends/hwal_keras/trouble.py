@@ -74,3 +74,11 @@ def _memory(rt: SharedKerasRuntime, error: BaseException) -> ShortageError:
 def size_of(variables: Sequence[Any]) -> int:
     """Bytes of all of them."""
     return sum(math.prod(variable.shape) * tf.as_dtype(variable.dtype).size for variable in variables)
+
+
+def no_part(thing: Any) -> ScriptError:
+    """The error for what rt.prepare() was given that is neither a model nor an optimizer of Keras 3."""
+    hint = "schedules of the learning rate belong to their optimizer"
+    if type(thing).__module__.startswith("tf_keras"):
+        hint = "this is Keras 2's (tf_keras): import keras, and leave TF_USE_LEGACY_KERAS out"
+    return ScriptError(f"rt.prepare() takes Keras models and optimizers, not a {type(thing).__name__}", hint=hint)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import shlex
 import shutil
 import sys
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from torch.nn.functional import cross_entropy
 
 import hwal
 from hwal.errors import UsageError, VersionError, nearest
+from hwal.resuming import resume_command
 from hwal.runtime import TorchRuntime
 from hwal.texts import documents
 from hwal_torch.causal import Language, build_model, find_model, read_language
@@ -253,7 +253,7 @@ def report(result: Result, language: Language, args: argparse.Namespace) -> None
         ("saved", str(result.checkpoint)),
         ("model", trouble or f"{folder} (safetensors; transformers loads it)"),
         ("generate", generate_command(folder)),
-        ("go on", resume_command(result.run_dir, args)),
+        ("go on", resume_command("hwal train", result.run_dir, flags(), args)),
     ]
     print("\n".join(f"{name:<9} {text}" for name, text in rows), flush=True)
 
@@ -274,15 +274,6 @@ def generate_command(folder: Path) -> str:
     """What to type to see the model write."""
     call = f"pipeline('text-generation', '{folder.as_posix()}')('The ')[0]['generated_text']"
     return f'python -c "from transformers import pipeline; print({call})"'
-
-
-def resume_command(run_dir: Path, args: argparse.Namespace) -> str:
-    """What to type to train as many steps again."""
-    given = {"model": args.model, "seq-len": args.seq_len, "lr": args.lr, "optimizer": args.optimizer}
-    defaults = {"model": "tiny", "seq-len": None, "lr": None, "optimizer": "adamw"}
-    words = [word for name, value in given.items() if value != defaults[name] for word in (f"--{name}", str(value))]
-    words += [word for source in args.data for word in ("--data", source)]
-    return shlex.join(["hwal", "train", "--resume", str(run_dir), *words, "--steps", str(2 * args.steps)])
 
 
 if __name__ == "__main__":

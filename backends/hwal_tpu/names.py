@@ -14,10 +14,12 @@ import tensorflow as tf
 
 READERS = frozenset({
     "TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset", "CSVDataset", "ReadFile", "MatchingFiles",
-    "MatchingFilesDataset",
+    "MatchingFilesDataset", "LoadDataset", "CacheDataset",
 })  # fmt: skip
+PLACES = {"CacheDataset": 1}  # which of a reader's inputs is the name, where it is not the first
 FIRST = frozenset({  # what they give is their first input, or begins with it, or is of its elements
     "Identity", "Reshape", "ExpandDims", "Squeeze", "StridedSlice", "Slice", "Gather", "RandomShuffle", "Add", "StringJoin",
+    "RegexReplace", "StaticRegexReplace",
 })  # fmt: skip
 ALL = frozenset({"Pack", "Concat"})
 SOURCES = frozenset({"TensorDataset", "TensorSliceDataset"})
@@ -33,8 +35,9 @@ def file_names(graph: Any) -> Iterator[str]:
     flow = _Flow(graph)
     for scope, nodes in flow.nodes.items():
         for node in nodes.values():
-            if _kind(node) in READERS:
-                yield from flow.texts(scope, node.input[0])
+            kind = _kind(node)
+            if kind in READERS:
+                yield from flow.texts(scope, node.input[PLACES.get(kind, 0)])
 
 
 class _Flow:
@@ -76,6 +79,17 @@ class _Flow:
             yield from ((scope, one, None) for one in inputs)
         elif kind in SOURCES:
             yield scope, node.input[part], None
+        elif kind == "ZipDataset":  # its parts are those of its inputs, one behind the other
+            for one in node.input:
+                width = _width(self._node(scope, one))
+                if width is None:
+                    return
+                if part < width:
+                    yield scope, one, part
+                    return
+                part -= width
+        elif kind == "ConcatenateDataset":
+            yield from ((scope, one, part) for one in node.input[:2])
         elif kind in MAPS or kind in FLAT_MAPS:
             function = self.functions[node.attr["f"].func.name]
             results = [function.ret[argument.name] for argument in function.signature.output_arg]

@@ -27,7 +27,7 @@ def check_data(data: Any, address: str) -> None:
             why=f"the TPU Node at {address} reads its data itself, and has no Python of this script's",
             hint=f"TFRecord files on {REMOTE}…, or arrays in memory: tf.data.Dataset.from_tensor_slices((x, y))",
         )
-    local = next((name for name in file_names(graph) if name and "://" not in name), None)
+    local = next((name for name in file_names(graph) if name and not name.startswith(REMOTE)), None)
     if local is not None:
         raise ScriptError(
             f"the dataset reads {local:.80}, a file of this machine",

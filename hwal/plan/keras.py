@@ -18,8 +18,8 @@ GPU_VARIABLES = {**VARIABLES, GROWTH: "true"}  # else it takes all memory with a
 STRATEGIES = (AUTO, "single", "ddp")
 TORCHS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "strategy": (lambda name: name not in STRATEGIES, "--strategy auto: every replica has a whole model"),
-    "micro_batch": (lambda size: size is not None, "leave it out; smaller global batches, or gradient_accumulation_steps=N of "
-                    "Keras's optimizers"),
+    "micro_batch": (lambda size: size is not None, "leave it out; a smaller global batch or more replicas; with one, gradient_"
+                    "accumulation_steps=N of Keras's optimizers"),
     "grad_checkpoint": (bool, "leave it out; keras.RematScope in the script recomputes activations"),
     "compile": (bool, "leave it out: rt.compile_options() has XLA compile where that is right"),
     "deterministic": (bool, "leave it out; tf.config.experimental.enable_op_determinism() in the script"),

@@ -91,17 +91,19 @@ def test_steps_that_tell_no_loss_are_steps(tmp_path: Path) -> None:
             assert rt.steps_done == 3 and float(total.result()) == jobs.ROWS
 
 
-def test_what_does_not_fit_is_told_before_the_first_step(tmp_path: Path) -> None:
+def test_what_does_not_fit_is_told_before_the_first_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     x, y = jobs.rows(64)
     endless = jobs.dataset().repeat()
     cases: list[tuple[Any, str]] = [
         (lambda rt, model: model.fit(x, y[:60]), "the arrays have different numbers of rows: x: 64; y: 60"),
-        (lambda rt, model: model.fit(x, [float(one) for one in y[:, 0]]), "y, part 0, is a float"),
+        (lambda rt, model: model.fit(x, [float(one) for one in y[:, 0]]), "arrays: part 0 of y is a float"),
         (lambda rt, model: model.fit(jobs.dataset(), y), "y is given beside a dataset"),
         (lambda rt, model: model.fit(jobs.dataset(), sample_weight=y), "sample_weight is given beside a dataset"),
         (lambda rt, model: model.fit(x, y, validation_data=(x, y, y, y)), "validation_data is a tuple of 4"),
         (lambda rt, model: model.fit(x, y, validation_data=endless), "the dataset has no end"),
         (lambda rt, model: model.evaluate(rt.feed(endless, train=False)), "the dataset has no end"),
+        (lambda rt, model: model.fit(x, {"a": y, "b": y}, class_weight={0: 2.0}), "class_weight is for one label a row"),
+        (lambda rt, model: model.fit(x, y[:, :, None], class_weight={0: 2.0}), "there are labels of 3 dimensions"),
     ]
     with jobs.start(tmp_path) as rt:
         model = jobs.compiled(rt)
@@ -111,6 +113,49 @@ def test_what_does_not_fit_is_told_before_the_first_step(tmp_path: Path) -> None
             assert what in caught.value.what and caught.value.hint
         assert rt.steps_done == 0
         model.evaluate(rt.feed(endless, train=False), steps=2)
+        for call, what in (
+            (lambda: model.fit(jobs.dataset(), batch_size=4), "batch_size=4 is for arrays: the dataset's own batches stay"),
+            (lambda: model.fit(x, y, sample_weight=numpy.ones(64), class_weight={0: 2.0}), None),
+        ):
+            call()
+            assert what is None or what in capsys.readouterr().err
+
+
+def test_what_several_replicas_cannot_do_is_told_before_the_first_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def compiled(**options: Any) -> Any:
+        model = jobs.network()
+        model.compile(keras.optimizers.Adam(0.01, **options), "mse", metrics=["mae"], **jobs.NO_JIT)
+        return model
+
+    with jobs.start(tmp_path, 2) as rt:
+        outside = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)], name="geometric")
+        with rt.scope():
+            within = jobs.network()
+            accumulates, averages = compiled(gradient_accumulation_steps=2), compiled(use_ema=True, ema_overwrite_frequency=2)
+            mixes = keras.Sequential([keras.Input((6,)), keras.layers.BatchNormalization(name="norm"), keras.layers.Dense(1)])
+            mixes.compile("sgd", "mse", **jobs.NO_JIT)
+            free = keras.optimizers.SGD(0.1)
+        within.compile("sgd", "mse", metrics=["mae"], **jobs.NO_JIT)
+        cases: list[tuple[Any, str]] = [
+            (lambda: rt.prepare(outside, free), "Sequential geometric was built outside of rt.scope()"),
+            (lambda: rt.prepare(within), "the metric loss was built outside of rt.scope()"),
+            (lambda: rt.prepare(accumulates), "Adam(gradient_accumulation_steps=2) is for one replica, and 2 train"),
+            (lambda: rt.prepare(averages), "Adam(ema_overwrite_frequency=2) is for one replica, and 2 train"),
+        ]
+        for call, what in cases:
+            with pytest.raises(ScriptError) as caught:
+                call()
+            assert caught.value.what == what and caught.value.hint
+        rt.models.clear()
+        rt.optimizers.clear()
+        model = rt.prepare(mixes)
+        assert "norm: batch norm sees one replica's part" in capsys.readouterr().err
+        for batch in rt.feed(jobs.dataset(), train=False):
+            with pytest.raises(ScriptError, match="the step returns a row for each of its replica's"):
+                rt.run(lambda values, size: model(values[0]), batch)
+            break
 
 
 def test_a_keras_that_weighs_replicas_otherwise_is_refused() -> None:

@@ -110,7 +110,7 @@ def test_classes_are_weighed_as_keras_weighs_them(tmp_path: Path) -> None:
     ("call", "what"),
     [
         (lambda rt, model: model.fit(rt.feed([1, 2])), "rt.feed() takes a tf.data.Dataset, not a list"),
-        (lambda rt, model: model.fit(iter(())), "a prepared model is fed by a tf.data.Dataset or arrays: x, is a"),
+        (lambda rt, model: model.fit(iter(())), "a prepared model is fed by a tf.data.Dataset or arrays: x is a"),
         (lambda rt, model: rt.feed(jobs.dataset().unbatch().map(lambda x, y: y[0])), "this one is not batched"),
         (lambda rt, model: model.fit(rt.feed(jobs.dataset().repeat())), "the dataset has no end"),
         (lambda rt, model: model.fit(*jobs.rows(), validation_split=0.1), "model.fit(validation_split=…) is not for"),
@@ -152,7 +152,7 @@ def test_a_layer_for_which_keras_turns_xla_off_is_named(tmp_path: Path, capsys: 
                 model.compile("sgd", "mse", **rt.compile_options())
         assert options.without_xla(model) == ["odd (Odd)"]
         rt.prepare(model)
-    assert "Keras has turned XLA off, for the sake of odd (Odd)" in "".join(capsys.readouterr())
+    assert "XLA is off, as it must be for odd (Odd)" in "".join(capsys.readouterr())
 
 
 def test_a_model_from_outside_of_the_scope_is_caught_with_its_line(tmp_path: Path) -> None:

@@ -105,6 +105,8 @@ def test_a_node_reads_arrays_of_this_process_and_files_on_gs() -> None:
     parts = tf.data.Dataset.from_tensor_slices(["train/1.txt", "train/2.txt"])
     check_data(parts.map(lambda part: "gs://bucket/" + part).interleave(tf.data.TextLineDataset).batch(8), NODE)
     check_data(parts.map(lambda part: tf.io.read_file(tf.strings.join(["gs://b", part], "/"))).batch(8), NODE)
+    zipped = tf.data.Dataset.zip(tf.data.Dataset.from_tensor_slices(names), parts)
+    check_data(zipped.map(lambda name, label: (tf.io.read_file(name), label)).cache().batch(8), NODE)
 
 
 def test_a_file_of_this_machine_is_an_error_before_the_first_step(tmp_path: Path) -> None:
@@ -121,6 +123,10 @@ def test_a_file_of_this_machine_is_an_error_before_the_first_step(tmp_path: Path
         tf.data.Dataset.from_tensors([str(path)]).flat_map(slices).shuffle(2).map(tf.io.read_file).batch(8),
         tf.data.Dataset.from_tensor_slices([str(path)]).interleave(tf.data.TextLineDataset).batch(8),
         tf.data.Dataset.from_tensor_slices([str(path)]).map(tf.io.read_file).batch(8),
+        slices(["gs://bucket/a"]).concatenate(slices([str(path)])).interleave(tf.data.TFRecordDataset).batch(8),
+        tf.data.Dataset.zip(slices([1]), slices([str(path)])).map(lambda n, f: (n, tf.io.read_file(f))).batch(8),
+        slices([str(path)]).map(lambda name: tf.io.read_file(tf.strings.regex_replace(name, "a", "b"))).batch(8),
+        slices([1, 2]).cache(str(path)).batch(8),
     ):
         with pytest.raises(ScriptError) as caught:
             check_data(data, NODE)
@@ -132,7 +138,7 @@ def test_a_file_of_this_machine_is_an_error_before_the_first_step(tmp_path: Path
         ]
 
 
-@pytest.mark.parametrize("name", ["x.tfrec", "rows", "data/x", "file"])
+@pytest.mark.parametrize("name", ["x.tfrec", "rows", "data/x", "file", "file:///data/x.tfrec"])
 def test_a_name_that_does_not_look_like_a_file_is_one_where_it_is_read(name: str) -> None:
     with pytest.raises(ScriptError, match=f"the dataset reads {name}, a file of this machine"):
         check_data(tf.data.TFRecordDataset(name).batch(8), NODE)

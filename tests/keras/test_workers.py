@@ -84,10 +84,13 @@ class Sleeps(keras.callbacks.Callback):
 
 def test_a_worker_that_hangs_is_named_with_its_step_and_line(tmp_path: Path) -> None:
     script = SCRIPT.replace("def main", f"{HANGS}def main").replace("epochs={epochs}", "epochs=3, callbacks=[Sleeps()]")
+    script = script.replace(
+        "        model.fit", "        print(model.predict(jobs.rows()[0]).shape, flush=True)\n        model.fit"
+    )
     job = Run(tmp_path, f"import sys; sys.path.insert(0, {ROOT!r})" + script)
-    flags = ("--device", "cpu", "--precision", "fp32", "--hang-timeout", "8", "-n", "2")
+    flags = ("--device", "cpu", "--precision", "bf16", "--hang-timeout", "8", "-n", "2")
     code, said = finish(job.popen(*flags), 240)
-    assert code == 1, said
+    assert code == 1 and "(69, 1)" in said, said
     assert "hwal: error: rank 1 is busy after step 3: train.py:" in said and ", in on_epoch_begin" in said, said
     assert re.search(r"why:   rank 0 has waited \d+ s for it in model\.fit\n", said), said
     assert "the last finished checkpoint is whole: go on with --resume run" in said

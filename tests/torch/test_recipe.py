@@ -188,9 +188,9 @@ def test_the_schedule_warms_up_and_falls_to_its_floor() -> None:
 
 
 def test_the_command_to_go_on_repeats_what_was_asked() -> None:
-    args = recipe.flags().parse_args(["--model", "small", "--data", "my notes.txt", "--steps", "30"])
-    assert recipe.resume_command(Path("runs/recipe"), args) == (
-        "hwal train --resume runs/recipe --model small --data 'my notes.txt' --steps 60"
+    args = recipe.flags().parse_args(["--model", "small", "--data", "my notes.txt", "--seq-len", "16", "--steps", "30"])
+    assert recipe.resume_command("hwal train", Path("runs/recipe"), recipe.flags(), args) == (
+        "hwal train --resume runs/recipe --model small --data 'my notes.txt' --seq-len 16 --steps 60"
     )
 
 
