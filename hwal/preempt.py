@@ -86,9 +86,10 @@ def release() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers())
 
 
-def leave_to_launcher(end: Callable[[], Any] = lambda: sys.exit(EXIT_FAILED)) -> None:
+def leave_to_launcher(end: Callable[[], Any] = lambda: os._exit(EXIT_FAILED)) -> None:
     """In the agent between a launcher and its ranks: what reaches all processes of a job would cost the ranks that save at it.
-    Only END, which a launcher sends, ends it, by what `end` raises. No SIG_IGN: the ranks would inherit that."""
+    Only END, which a launcher sends, ends it, by `end`: at once before there are ranks, since an import that is interrupted may
+    swallow what is raised in it. No SIG_IGN: the ranks would inherit that."""
     for number in numbers():
         signal.signal(number, lambda number, frame: None)
     signal.signal(END, lambda number, frame: end())
@@ -113,6 +114,13 @@ def linger() -> None:
 
     for number in numbers():
         signal.signal(number, later if number == signal.SIGTERM else signal.SIG_IGN)
+
+
+def earlier() -> str | None:
+    """The name of a signal that a StopRequest of this process had before there was a Runtime: what it raised may have been
+    swallowed by the import that it interrupted."""
+    owners = (getattr(signal.getsignal(number), "__self__", None) for number in numbers())
+    return next((one.name for one in owners if isinstance(one, StopRequest) and one.at_once and one.name), None)
 
 
 class Ears:
@@ -183,9 +191,17 @@ class StopRequest:
     def install(self) -> None:
         if threading.current_thread() is not threading.main_thread():
             return
-        self._pid = os.getpid()
+        self._pid, name = os.getpid(), earlier()
         for number in numbers():
             self._before[number] = signal.signal(number, self._on_signal)
+        if name is not None:
+            self._first(signal.Signals[name])
+
+    def meant(self, error: BaseException | None) -> BaseException | None:
+        """`error`, or Preempted where it came of the first signal, at which an import or a library may fail in any way."""
+        if isinstance(error, Exception) and self.at_once and self.name is not None:
+            return Preempted(signal=self.name)
+        return error
 
     def listen(self) -> None:
         """From here on `asked` knows of a signal in any case. Called by the main thread, after install()."""

@@ -26,7 +26,7 @@ from hwal.launch.script import install_excepthook, name_of, run_script, told, tr
 from hwal.launch.station import Station
 from hwal.launch.terminal import outlive_terminal
 from hwal.launch.world import read_world
-from hwal.preempt import StopRequest, ignore, nothing_to_save, rank_code, release
+from hwal.preempt import StopRequest, earlier, ignore, nothing_to_save, rank_code, release
 from hwal.runtime import KerasRuntime, Runtime, TorchRuntime
 from hwal.values import Plan, Process, World
 
@@ -53,6 +53,8 @@ def start(framework: str | None = None) -> Runtime:
     """
     from hwal.starting import begin
 
+    if (name := earlier()) is not None:
+        raise Preempted(signal=name)
     if not _started and not os.environ.get(PLAN):
         install_excepthook()  # under hwal train the worker shows errors
     if any(not runtime.ended for runtime in _started):
@@ -100,7 +102,7 @@ def main(argv: Sequence[str], last: bool = False) -> int:
         if not _started:
             _never_started(name_of(argv), world)
     except BaseException as raised:
-        error = raised
+        error = stop.meant(raised)
     stop.at_once, stop.too_late = False, True  # before all else: a signal must not interrupt what is left
     if isinstance(error, Exception):
         error = _explained(error)

@@ -10,13 +10,14 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
 from hwal.env import PLAN, STATE_DIR
-from hwal.preempt import ECHO, NAMES, StopRequest, go_on, nothing_to_save, passed_on
+from hwal.errors import Preempted
+from hwal.preempt import ECHO, NAMES, StopRequest, earlier, go_on, nothing_to_save, passed_on
 
 SLEEPER = """
     import signal, sys, time
@@ -82,6 +83,28 @@ def test_what_a_launcher_passes_on_late_is_no_second_signal(sleeper: Sleeper, tm
     assert process.poll() is None
     process.send_signal(signal.SIGUSR1)
     assert process.wait(10) == -signal.SIGUSR1
+
+
+def test_a_request_that_a_library_swallowed_or_made_an_error_of_stands() -> None:
+    before, runtime = StopRequest(at_once=True), StopRequest(at_once=True)
+    before.install()
+    try:
+        assert earlier() is None
+        with suppress(Preempted):
+            os.kill(os.getpid(), signal.SIGUSR1)
+        assert earlier() == "SIGUSR1"
+        meant = before.meant(ImportError("planted"))
+        assert isinstance(meant, Preempted) and meant.signal == "SIGUSR1"
+        left = SystemExit(3)
+        assert before.meant(left) is left and before.meant(None) is None
+        with pytest.raises(Preempted) as caught:
+            runtime.install()
+        assert caught.value.signal == "SIGUSR1"
+        runtime.at_once = False
+        assert runtime.meant(failed := ValueError()) is failed
+    finally:
+        runtime.uninstall()
+        before.uninstall()
 
 
 def test_nothing_asked_until_a_signal_comes() -> None:

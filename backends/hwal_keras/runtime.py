@@ -132,8 +132,9 @@ class SharedKerasRuntime(KerasRuntime):
             self.stop_request.pass_on()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        told = explain(self, self.watchdog, error) or trouble.explain(self, error)
-        super().__exit__(kind, error, trace)
+        meant = self.stop_request.meant(error)
+        told = meant if meant is not error else explain(self, self.watchdog, error) or trouble.explain(self, error)
+        super().__exit__(kind, meant, trace)
         if told is not None:
             raise told.with_traceback(trace) from None
 

@@ -171,10 +171,14 @@ class SharedTorchRuntime(TorchRuntime):
             self.stop_request.pass_on()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        told = explain(self, self.watchdog, error) or oom.explain(self, error) or self.strategy.explain(error) or no_room(error)
-        super().__exit__(kind, error, trace)
+        meant = self.stop_request.meant(error)
+        told = meant if meant is not error else self._explained(error)
+        super().__exit__(kind, meant, trace)
         if told is not None:
             raise told.with_traceback(trace) from None  # the script's line is found there
+
+    def _explained(self, error: BaseException | None) -> BaseException | None:
+        return explain(self, self.watchdog, error) or oom.explain(self, error) or self.strategy.explain(error) or no_room(error)
 
     # before the loop
 

@@ -103,12 +103,24 @@ def wait(moment):
         print("waits", flush=True)
         time.sleep(60)
 wait("imports")
+try:
+    wait("swallowed")
+except BaseException:
+    pass
+try:
+    wait("fails")
+except BaseException:
+    raise ImportError("cannot load module more than once per process") from None
 def main():
     with hwal.start() as rt:
         with rt.scope():
             model = torch.nn.Linear(4, 1)
             optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
             wait("scope")
+            try:
+                wait("built")
+            except BaseException:
+                raise ValueError("the model cannot be built") from None
         rt.prepare(model, optimizer)
         data = torch.utils.data.DataLoader([torch.ones(4)] * 16, batch_size=8)
         for epoch in rt.epochs(2):
@@ -123,10 +135,11 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize(
     ("processes", "whom", "moment"),
-    [(1, "hwal", "imports"), (1, "hwal", "scope"), (2, "hwal", "imports"), (2, "rank", "imports")],
+    [(1, "hwal", "swallowed"), (1, "hwal", "scope"), (2, "hwal", "imports"), (2, "rank", "fails"), (1, "hwal", "built")],
 )
 def test_a_signal_in_warm_up_ends_it(make: Make, processes: int, whom: str, moment: str) -> None:
-    """There is nothing to lose: 75 where there is a checkpoint to go on from, else 1, and words."""
+    """There is nothing to lose: 75 where there is a checkpoint to go on from, else 1, and words; whatever an import or a
+    library makes of what the signal raises in it."""
     run = make(WARM_UP)
     device = ("--device", f"null:{processes}")
     for flags, expected in ((), 1), (("--resume",), 75):
