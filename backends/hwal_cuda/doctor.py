@@ -10,7 +10,7 @@ from hwal.finding import Finding
 from hwal.host import Host
 from hwal.topology import Device
 from hwal.values import Probe
-from hwal_cuda import ask
+from hwal_cuda import ask, virtual
 from hwal_cuda.health import READER, Health, Ward
 from hwal_cuda.report import LOST, RESET, Gpu, Report
 from hwal_gpu import adapters, builds, findings
@@ -55,6 +55,7 @@ def diagnose(host: Host, probe: Probe) -> Iterator[Finding]:
     yield from _lost(report.gpus)
     yield from _down([gpu for gpu in report.gpus if gpu.index in shown], shown)
     yield from _together(seen, shown, probe)
+    yield from _virtual(virtual.shares(probe.devices, {gpu.index: gpu.virtual for gpu in report.gpus}))
     yield from adapters.unclear(host)
     yield from _torch(host, report)
 
@@ -164,6 +165,22 @@ def _together(seen: list[Health], shown: dict[int | None, str], probe: Probe) ->
     if broken:
         remedy = "none on GeForce boards; elsewhere turn off ACS and IOMMU translation on the paths (iommu=pt)"
         yield Finding("note", "cuda", "pairs without P2P", " ".join(broken), "what they exchange goes through the host", remedy)
+
+
+def _virtual(found: Sequence[Device]) -> Iterator[Finding]:
+    if found:
+        evidence = ", ".join(f"{device.index} is {device.name}" for device in found)
+        so = "others take from its speed, without a licence the driver slows it down, and its health is for the host to see"
+        remedy = "nvidia-smi -q | grep -A3 -i license; for all of a board: pass it through, or take its largest profile"
+        yield Finding("note", "cuda", "GPUs that a hypervisor shares out (vGPU)", evidence, so, remedy)
+    for device in found:
+        if virtual.series(device.name) in virtual.DESKTOPS:
+            what, so = (
+                "its vGPU profile is one for desktops",
+                "NVIDIA supports CUDA on series C and Q alone: a run may not start",
+            )
+            remedy = "ask for a profile of series C (computing) or Q"
+            yield Finding("warning", f"cuda {_number(device)}", what, str(device.name), so, remedy)
 
 
 def _torch(host: Host, report: Report) -> Iterator[Finding]:

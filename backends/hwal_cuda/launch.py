@@ -8,6 +8,7 @@ from hwal.host import Host
 from hwal.topology import Device
 from hwal.values import Decision
 from hwal_cuda.present import WSL
+from hwal_cuda.virtual import is_virtual
 from hwal_cuda.visible import MASK, ORDER
 from hwal_gpu import allocator
 
@@ -24,6 +25,7 @@ def visible_variables(devices: Sequence[Device]) -> dict[str, str]:
 
 
 def allocator_variables(devices: Sequence[Device], host: Host) -> dict[str, Decision]:
-    """Segments that grow, but under WSL and on parts of a GPU, where mapping memory page by page is another matter."""
-    safe = host.system == "linux" and host.may_open(WSL) is None and all(device.part_of is None for device in devices)
+    """Segments that grow, but under WSL and on shares of a GPU, where mapping memory page by page is another matter."""
+    whole = all(device.part_of is None and not is_virtual(device.name) for device in devices)
+    safe = host.system == "linux" and host.may_open(WSL) is None and whole
     return allocator.expandable_segments(host, SEGMENTS) if safe else {}

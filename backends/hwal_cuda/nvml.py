@@ -20,6 +20,7 @@ REMOTES = {0: "gpu", 1: "npu", 2: "switch"}  # nvmlIntNvLinkDeviceType_t
 COMPLETED = 3
 STATES = {0: "not supported", 1: "not started", 2: "in progress", COMPLETED: "completed"}
 READ, OK, UNKNOWN = 0, 0, 6  # nvmlGpuP2PCapsIndex_t, nvmlGpuP2PStatus_t; nvidia-ml-py has the former as a tuple
+VGPU = 2  # nvmlGpuVirtualizationMode_t; 1 is a board that is passed through whole
 LINKS = 18  # at the most, on Hopper and Blackwell
 SPEED = 164  # NVML_FI_DEV_NVLINK_GET_SPEED: MB/s of the link that the scope names
 SPEED_OF_ALL = 90  # NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON, for drivers that do not know the former
@@ -82,6 +83,8 @@ def _gpu(nvml: Any, index: int, handles: dict[int, Any]) -> Gpu:
     capability = _ask(nvml, nvml.nvmlDeviceGetCudaComputeCapability, handle)
     mig = _ask(nvml, nvml.nvmlDeviceGetMigMode, handle)
     in_mig = None if mig is None else bool(mig[0])
+    virtual = getattr(nvml, "nvmlDeviceGetVirtualizationMode", None)  # an older nvidia-ml-py has it not
+    mode = None if virtual is None else _ask(nvml, virtual, handle)
     ports, down = ((), 0) if in_mig else _ports(nvml, handle)
     return Gpu(
         index,
@@ -98,6 +101,7 @@ def _gpu(nvml: Any, index: int, handles: dict[int, Any]) -> Gpu:
         _fabric(nvml, handle),
         int(memory.used) if memory is not None and memory.total else None,
         None if in_mig else _users(nvml, handle),
+        None if mode is None else int(mode) == VGPU,
     )
 
 

@@ -14,7 +14,7 @@ from hwal.errors import RecordError
 from hwal.host import Host
 from hwal.topology import Device, straggler
 from hwal.values import Probe
-from hwal_cuda import ask, present
+from hwal_cuda import ask, present, virtual
 from hwal_cuda import links as wiring
 from hwal_cuda import report as nvml
 from hwal_cuda.present import ABSENT, CONTROL, MODULE, WSL, has_driver
@@ -137,6 +137,7 @@ def _ready(host: Host, report: Report, cards: list[str]) -> Probe:
     devices = tuple(_device(host, gpu, place, seen.instance) for place, gpu in enumerate(seen.gpus))
     found = tuple(wiring.links(seen.gpus, report.pairs))
     notes += _told(report, seen, working, cards)
+    notes += virtual.notes(virtual.shares(devices, {gpu.index: gpu.virtual for gpu in seen.gpus}))
     cost = straggler(devices)
     notes += [f"mixed kinds ({cost}): a run over all waits for the slowest"] if cost else []
     notes += wiring.notes(seen.gpus, found)

@@ -50,7 +50,7 @@ class Gpu(Record):
     """One GPU of NVML's enumeration, which is PCI order and knows no mask. What a call did not tell is None.
 
     `memory` in bytes, and `used` of it; `users`: ids of the processes that compute there. `capability` is the compute
-    capability, (9, 0). `down`: NVLinks that are not up.
+    capability, (9, 0). `down`: NVLinks that are not up. `virtual`: whether it is a vGPU, a share that a hypervisor gives.
     """
 
     index: int
@@ -67,6 +67,7 @@ class Gpu(Record):
     fabric: Fabric | None = None
     used: int | None = None
     users: tuple[int, ...] | None = None
+    virtual: bool | None = None
 
     @property
     def lost(self) -> str:

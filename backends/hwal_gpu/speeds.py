@@ -50,13 +50,13 @@ PEAKS = (
     (r"MI355X", 2500.0),  # MI355X data sheet: 2.5 PFLOPS
 )
 
-OTHER = r"\b(?:Laptop|Max-Q|Mobile|Ti|SUPER|D)\b"
+OTHER = r"\b(?:Laptop|Max-Q|Mobile|Ti|SUPER|D)\b|-\d+[ABCQ]$"
 
 
 def peak(name: str | None) -> float | None:
     """Operations per second of a GPU with this name; None for one that the table lacks, and for a part of a GPU.
 
-    A name that goes on is another board: a laptop's, a cut one for a market, a faster one.
+    A name that goes on is another board: a laptop's, a cut one for a market, a faster one; or a share of one (`A40-24Q`).
     """
     if name is None or "MIG" in name or re.search(OTHER, name):
         return None

@@ -33,6 +33,7 @@ KINDS: Mapping[str, tuple[str, tuple[int, int], int]] = {
     "b200": ("NVIDIA B200", (10, 0), 180),
     "gb200": ("NVIDIA GB200", (10, 0), 185),
     "gb10": ("NVIDIA GB10", (12, 1), 119),
+    "a40-vgpu": ("NVIDIA A40-24Q", (8, 6), 24),
 }
 
 
@@ -130,7 +131,7 @@ def cuda_hosts() -> dict[str, Recording]:
     lost = with_gpu(hgx, 5, trouble=Trouble(15, "GPU is lost"), uuid=None, name=None, ports=())
     busy = with_gpu(with_gpu(hgx, 0, used=30 * GIB, users=(81, 82)), 1, used=GIB, users=(81,))
     busy = with_gpu(with_gpu(busy, 2, used=GIB // 2, users=()), 4, used=75 * GIB, users=())
-    pairs = wired("a100-pcie", rows("a100-pcie-pairs"), 3)
+    vgpu, pairs = flat("a40-vgpu", 2, "SYS", read=False), wired("a100-pcie", rows("a100-pcie-pairs"), 3)
     mask = "CUDA_VISIBLE_DEVICES"
     ready = host(hgx, "HGX H100")
     csv = "index, uuid, name, pci.bus_id, memory.total [MiB], compute_cap, driver_version\n" + "".join(
@@ -167,6 +168,7 @@ def cuda_hosts() -> dict[str, Recording]:
         "masked-twice": host(hgx, "A mask that names a GPU twice", env={mask: "1,1"}),
         "masked-cut": host(hgx, "A mask with an entry that names nothing", env={mask: "2,99,3"}),
         "in-use": host(busy, "HGX H100 that others train on: two seen as processes, one, of another container, by its memory"),
+        "vgpu": host(replace(vgpu, gpus=tuple(replace(each, virtual=True) for each in vgpu.gpus)), "Two vGPUs of A40"),
         "lost": host(lost, "HGX H100 with a GPU that has fallen off the bus", numa=(0,) * 8),
         "container-hidden": without(ready, "/dev/"),
         "container-two": replace(ready, drivers={READER: replace(hgx, gpus=hgx.gpus[:2], pairs=hgx.pairs[:1]).to_dict()}),

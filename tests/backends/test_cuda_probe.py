@@ -97,6 +97,11 @@ EXPECTED = {
         ),
         links=pairs(8, "NV18"),
     ),
+    "vgpu": Expected(
+        tuple(row("a40-vgpu", i, i, flops=None) for i in range(2)),
+        links=("SYS",),
+        says=("vGPU): 0 (NVIDIA A40-24Q), 1 (NVIDIA A40-24Q)", "take from their speed", "P2P: no pair"),
+    ),
     "lost": Expected(
         tuple(row("h100", i, 0) for i in range(8) if i != 5),
         links=pairs(7, "NV18"),

@@ -165,6 +165,7 @@ def test_p2p_is_off_where_no_pair_of_the_run_has_it() -> None:
         ("cuda-hgx-h100", "2.13.0", {"env": {"PYTORCH_CUDA_ALLOC_CONF": "x"}}, "PYTORCH_CUDA_ALLOC_CONF"),  # stays, and is told
         ("cuda-wsl2", "2.13.0+cu130", {}, None),
         ("cuda-mig-chosen", "2.13.0+cu130", {}, None),
+        ("cuda-vgpu", "2.13.0+cu130", {}, None),
         ("rocm-mi300x-8", "2.13.0+rocm7.2", {}, "PYTORCH_ALLOC_CONF"),
         ("rocm-mi300x-8", "2.12.0+rocm7.2", {}, None),
         ("rocm-mi300x-8", "2.13.0+rocm6.4", {}, None),

@@ -110,7 +110,7 @@ def as_told(report: Report) -> Report:
 
 
 @pytest.mark.parametrize(
-    "name", ["dgx-1v", "dgx-2", "hgx-h100", "a6000-link-down", "4090-8", "mig", "lost", "no-fabric", "mixed", "in-use"]
+    "name", ["dgx-1v", "dgx-2", "hgx-h100", "a6000-link-down", "4090-8", "mig", "lost", "no-fabric", "mixed", "in-use", "vgpu"]
 )
 def test_each_answer_arrives(library: Path, name: str) -> None:
     told = Report.from_dict(MACHINES[name])

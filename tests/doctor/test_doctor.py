@@ -109,6 +109,17 @@ def test_gpus_that_the_driver_cannot_reach(code: int, what: str, remedy: str) ->
         assert finding.evidence == f"NVML error {code}: its text"
 
 
+def test_shares_that_a_hypervisor_gives() -> None:
+    report = Report.from_dict(CUDA["vgpu"].drivers[gpus.READER])
+    shared, pairs = ("note", "cuda", "GPUs that a hypervisor shares out (vGPU)"), ("note", "cuda", "pairs without P2P")
+    assert told(on_cuda(name="vgpu")) == [pairs, shared]
+    desktop = gpus.with_gpu(gpus.with_gpu(report, 0, name="GRID T4-2B"), 1, virtual=None)
+    found = on_cuda(name="vgpu", report=desktop)
+    assert ("warning", "cuda 0", "its vGPU profile is one for desktops") in told(found) and shared in told(found)
+    passed = gpus.with_gpu(gpus.with_gpu(report, 0, virtual=False), 1, virtual=False)
+    assert told(on_cuda(name="vgpu", report=passed)) == [pairs], "NVML knows better than a name"
+
+
 def test_each_gpu_by_the_number_that_hwal_has_for_it() -> None:
     (finding,) = on_cuda(replace(WELL, index=6, temperature=85), env={"CUDA_VISIBLE_DEVICES": "6,0"})
     assert finding.subject == "cuda 0 (nvidia-smi's 6)"

@@ -138,6 +138,8 @@ def test_the_fastest_kind_is_told_by_its_peak_where_all_are_known() -> None:
         ("NVIDIA H800", 989.0),
         ("NVIDIA GH200 480GB", 989.0),
         ("NVIDIA A10G", 70.0),
+        ("NVIDIA A10-24Q", None),
+        ("GRID A100D-1-10C", None),
         ("NVIDIA A30", 165.0),
         ("NVIDIA A40", 149.7),
         ("NVIDIA A16", None),

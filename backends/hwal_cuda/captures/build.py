@@ -11,6 +11,7 @@ from itertools import combinations
 from hwal.errors import RecordError
 from hwal.topology import Device, Link
 from hwal.values import Probe
+from hwal_cuda import virtual
 from hwal_gpu.speeds import peak
 
 IN_MIG = "MIG"  # stands for the instances of a GPU of which only the mode is told
@@ -85,6 +86,7 @@ def probe(devices: Sequence[Device], tool: str, notes: Sequence[str] = (), links
         devices = [replace(device, id=None) for device in devices]
         notes = (*notes, "several GPUs have the same UUID in this file: left out")
     devices = [_rated(device) for device in devices]
+    notes = (*notes, *virtual.notes(virtual.shares(devices, {})))
     if links is None:
         pairs = combinations(range(len(devices)), 2)
         links = [Link(a, b, "", source="text", backend="cuda") for a, b in pairs]

@@ -43,6 +43,7 @@ def _gpu(gpu: Gpu) -> Iterator[str]:
     facts["capability"] = gpu.capability and f"{gpu.capability[0]}.{gpu.capability[1]}"
     facts |= {"used": gpu.used, "processes": None if gpu.users is None else " ".join(map(str, gpu.users))}
     facts["mig"] = None if gpu.mig is None else int(gpu.mig)
+    facts["virtualization"] = {None: None, False: 1, True: 2}[gpu.virtual]
     yield from (f"{own}.{name} {value}" for name, value in facts.items() if value is not None)
     for i, part in enumerate(gpu.instances):
         told = {"uuid": part.uuid, "name": part.name, "memory": part.memory}

@@ -289,6 +289,7 @@ int nvmlDeviceGetGpuFabricInfoV(handle device, fabric *out) {
         return SUCCESS;                                         \
     }
 ONE(nvmlDeviceGetCurrentClocksEventReasons, unsigned long long, "throttle")
+ONE(nvmlDeviceGetVirtualizationMode, uint, "virtualization")
 ONE(nvmlDeviceGetPowerManagementLimit, uint, "power")
 ONE(nvmlDeviceGetPowerManagementDefaultLimit, uint, "default_power")
 ONE(nvmlDeviceGetPerformanceState, uint, "state")
