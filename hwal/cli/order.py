@@ -54,7 +54,7 @@ def main(command: str, argv: Sequence[str]) -> int:
             choices=("job", "pack", "static", "simple"),
             default="job",
             help="job: the best ring for one job (default); pack, static, simple: what NVIDIA's allocator for fleets takes by "
-            "its best-effort, static and simple policy",
+            "its best-effort, static and simple policy (pack on parts of chips, as in CPX mode: what AMD's takes)",
         )
         parser.add_argument(
             "--free", metavar="LIST", help="choose among these indices only (0,2,4); else among those not in use"
@@ -202,7 +202,9 @@ def _answer(command: str, given: Any, field: Field) -> Answer:
         idle = [place for place, device in enumerate(field.devices) if not device.in_use]
         return order.select(field.graph, given.k, idle if len(idle) < given.k else ())
     indices = [device.index for device in field.devices]
-    if given.objective == "pack":
+    if given.objective == "pack" and any(device.part_of for device in field.devices):
+        found = order.pack_parts(field.devices, field.links, given.k, required)
+    elif given.objective == "pack":
         found = order.pack(field.links, indices, given.k, required)
     elif given.objective == "static":
         found = order.static(field.links, field.everything, indices, given.k, required)

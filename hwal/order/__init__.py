@@ -10,8 +10,22 @@ from hwal.order.graph import Graph, graph
 from hwal.order.groups import groups
 from hwal.order.kinds import fastest
 from hwal.order.pack import pack, simple, static
+from hwal.order.parts import pack_parts
 from hwal.order.ring import order
 from hwal.order.run import for_a_run
 from hwal.order.select import select
 
-__all__ = ["Answer", "Graph", "fastest", "for_a_run", "graph", "groups", "order", "pack", "select", "simple", "static"]
+__all__ = [
+    "Answer",
+    "Graph",
+    "fastest",
+    "for_a_run",
+    "graph",
+    "groups",
+    "order",
+    "pack",
+    "pack_parts",
+    "select",
+    "simple",
+    "static",
+]

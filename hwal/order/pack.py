@@ -55,7 +55,7 @@ def pack(links: Sequence[Link], available: Sequence[int], k: int, required: Coll
     why = f"every cut of {len(available)} devices into sets of {k} was weighed" if exact else "sets were taken greedily"
     beside = all(link.path is not None for link in links if link.class_.startswith("NV"))
     why += "" if beside else "; the PCIe path beside NVLink is not known here, and counts nothing"
-    return Answer(chosen, PACK, _lowest(links, chosen), exact, why, total=_sum(worth, best))
+    return Answer(chosen, PACK, lowest(links, chosen), exact, why, total=_sum(worth, best))
 
 
 def static(
@@ -78,7 +78,7 @@ def static(
     if chosen is None:
         return None
     why = f"the {len(everything)} devices are cut into sets of {k} once for all, and this is the first that is free"
-    return Answer(chosen, STATIC, _lowest(links, chosen), False, why)
+    return Answer(chosen, STATIC, lowest(links, chosen), False, why)
 
 
 def simple(links: Sequence[Link], available: Sequence[int], k: int, required: Collection[int] = ()) -> Answer | None:
@@ -86,14 +86,14 @@ def simple(links: Sequence[Link], available: Sequence[int], k: int, required: Co
     if not _fits(available, k, required):
         return None
     chosen = (*required, *(device for device in available if device not in required))[:k]
-    return Answer(chosen, SIMPLE, _lowest(links, chosen), False, "links are not looked at")
+    return Answer(chosen, SIMPLE, lowest(links, chosen), False, "links are not looked at")
 
 
 def _fits(available: Sequence[int], k: int, required: Collection[int]) -> bool:
     return 1 <= k <= len(available) and len(required) <= k and set(required) <= set(available)
 
 
-def _lowest(links: Sequence[Link], chosen: Sequence[int]) -> str | None:
+def lowest(links: Sequence[Link], chosen: Sequence[int]) -> str | None:
     """Class of the pair that scores least."""
     sides = {(min(a, b), max(a, b)) for a, b in combinations(chosen, 2)}
     low = min((link for link in links if (link.a, link.b) in sides), key=score, default=None)
