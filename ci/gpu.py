@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTHON = sys.executable
-STEPS, MOST = 20, 8  # of the runs that are compared; ranks of a world: a global batch has eight samples
+STEPS, MOST = 12, 8  # of the runs that are compared; ranks of a world: a global batch has eight samples
 NEAR = 1e-3  # relative: what sums in another order, and another device's exp, make of a loss in fp32 within STEPS
 WORLDS = ("ddp", "fsdp", "offload")
 RECORD = """

@@ -125,7 +125,25 @@ def _link(host: Host, link: Link, one: tuple[int, Device], other: tuple[int, Dev
     """The link between places in the enumeration; PCIe by the tree."""
     path = pci.path(host, one[1].pci, other[1].pci) or None
     name = path if link.class_ in ("PCIE", "") and path else link.class_
-    return replace(link, a=one[0], b=other[0], class_=name, path=path if link.class_ == "XGMI" else None)
+    if name != "XGMI":
+        return replace(link, a=one[0], b=other[0], class_=name, path=None)
+    count = link.count
+    if count is None and (one[1].part_of is None or one[1].part_of != other[1].part_of):
+        count = _links_each(host, one[1].pci, other[1].pci)
+    return replace(link, a=one[0], b=other[0], path=path, count=count)
+
+
+def _links_each(host: Host, *addresses: str | None) -> int | None:
+    """How many xGMI links each two GPUs of a hive have, where the driver tells no speeds that say so.
+
+    `xgmi_num_links` has a hexadecimal count for each GPU of the hive, 00 for the GPU itself, in an order that only the driver
+    knows: so that it says something where all counts are equal (drivers/gpu/drm/amd/amdgpu/amdgpu_xgmi.c).
+    """
+    told = [(host.read(f"{pci.DEVICES}/{address}/xgmi_num_links") or "").split() for address in addresses]
+    counts = {count for each in told for count in each if count != "00"}
+    if not all(told) or len(counts) != 1 or not re.fullmatch("[0-9a-f]{2}", next(iter(counts))):
+        return None
+    return int(counts.pop(), 16)
 
 
 def _told(devices: tuple[Device, ...], shown: tuple[Device, ...]) -> list[str]:
