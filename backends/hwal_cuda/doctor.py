@@ -41,6 +41,12 @@ FABRIC = {
 DRIVERS = ((580, 13), (525, 12), (450, 11))
 
 
+# Compute capability (major) -> the first CUDA that makes code for it; and the least that a major version of CUDA still knows
+# (CUDA release notes: "New Features" of 11.0, 11.8, 12.8 and 13.0; "Deprecated Architectures" of 12.0 and 13.0)
+FIRST = {8: (11, 0), 9: (11, 8), 10: (12, 8), 11: (13, 0), 12: (12, 8)}
+LEAST = {12: (5, 0), 13: (7, 5)}
+
+
 def diagnose(host: Host, probe: Probe) -> Iterator[Finding]:
     """Findings about the visible GPUs, each by hwal's number, and about those that the driver has lost."""
     report = ask.report(host) or Report()
@@ -58,6 +64,7 @@ def diagnose(host: Host, probe: Probe) -> Iterator[Finding]:
     yield from _virtual(virtual.shares(probe.devices, {gpu.index: gpu.virtual for gpu in report.gpus}))
     yield from adapters.unclear(host)
     yield from _torch(host, report)
+    yield from _code(host, [gpu for gpu in report.gpus if gpu.index in shown], shown)
 
 
 def _number(device: Device) -> str:
@@ -197,3 +204,20 @@ def _torch(host: Host, report: Report) -> Iterator[Finding]:
     yield Finding(
         "error", "torch", "torch is built for a newer CUDA than the driver has", evidence, "no GPU can be used", remedy
     )
+
+
+def _code(host: Host, gpus: Sequence[Gpu], shown: dict[int | None, str]) -> Iterator[Finding]:
+    """Whether the CUDA that torch is built for makes code for the visible GPUs; what of it torch holds, only torch tells."""
+    cuda = builds.toolkit(host)
+    if cuda is None:
+        return
+    for capability in sorted({gpu.capability for gpu in gpus if gpu.capability}):
+        first = FIRST.get(capability[0], (0, 0))
+        if cuda >= first and capability >= LEAST.get(cuda[0], (0, 0)):
+            continue
+        which = ", ".join(shown[gpu.index] for gpu in gpus if gpu.capability == capability)
+        build = f"torch {host.version('torch')} is built for CUDA {cuda[0]}.{cuda[1]}"
+        evidence = f"{build}; cuda {which}: sm_{capability[0]}{capability[1]}"
+        other = f"{first[0]}.{first[1]} or newer" if cuda < first else f"{cuda[0] - 1}"
+        so = "its kernels do not run there (no kernel image is available)"
+        yield Finding("error", "torch", "torch has no code for a GPU", evidence, so, f"install torch's build for CUDA {other}")

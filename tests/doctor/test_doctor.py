@@ -178,6 +178,26 @@ def test_torch_and_the_driver(
     assert evidence is None or evidence in found[0].evidence
 
 
+@pytest.mark.parametrize(
+    ("kind", "torch", "remedy"),
+    [
+        ("hgx-b200", "2.6.0+cu126", "CUDA 12.8 or newer"),
+        ("hgx-b200", "2.7.0+cu128", None),
+        ("gb10", "2.7.0+cu128", None),  # code for sm_120 runs on sm_121
+        ("hgx-h100", "2.0.0+cu117", "CUDA 11.8 or newer"),
+        ("4090-8", "2.0.0+cu117", None),  # code for sm_86 runs on sm_89
+        ("dgx-1v", "2.13.0+cu130", "CUDA 12"),
+        ("dgx-1v", "2.8.0+cu126", None),
+        ("t4", "2.13.0+cu130", None),
+        ("dgx-1v", "2.13.0+cpu", None),
+    ],
+)
+def test_gpus_that_torch_has_no_code_for(kind: str, torch: str, remedy: str | None) -> None:
+    found = [each for each in on_cuda(name=kind, versions={"torch": torch}) if each.what == "torch has no code for a GPU"]
+    assert [each.remedy for each in found] == ([] if remedy is None else [f"install torch's build for {remedy}"])
+    assert all("cuda 0" in each.evidence and torch in each.evidence for each in found)
+
+
 def test_what_is_blocked_is_an_error() -> None:
     host = RecordedHost(CUDA["driver-mismatch"])
     found = examine(host, [hwal_cuda.backend.probe(host)], {"cuda": hwal_cuda.backend})
