@@ -53,7 +53,7 @@ def diagnose(host: Host, probe: Probe) -> Iterator[Finding]:
     ward, why = _ward(host)
     if why is not None:
         so = "heat, power, ECC, NVLinks and PCIe were not looked at"
-        yield findings.unasked("cuda", why, so, "pip install nvidia-ml-py; nvidia-smi")
+        yield findings.unasked("cuda", why, so, "pip install nvidia-ml-py; nvidia-smi -q")
     shown = {device.outer: _number(device) for device in probe.devices}
     seen = [health for health in ward.gpus if health.index in shown]
     for health in seen:
@@ -74,10 +74,13 @@ def _number(device: Device) -> str:
 
 
 def _ward(host: Host) -> tuple[Ward, str | None]:
-    """What NVML tells, and why it tells nothing."""
+    """What NVML tells, or nvidia-smi in its place; and why nothing is told."""
     told = host.driver(READER)
     if told is None:
-        return Ward(), "NVML has not been asked"
+        from hwal_cuda.smi_health import read_smi  # for machines without nvidia-ml-py
+
+        ward = read_smi(host)
+        return (Ward(), "NVML has not been asked") if ward is None else (ward, None)
     try:
         return Ward.from_dict(told), None
     except RecordError as error:

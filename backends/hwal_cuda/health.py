@@ -8,6 +8,7 @@ from hwal.record import Record, dataclass
 from hwal_cuda.nvml import COMPLETED, fabric_of
 
 READER = "hwal_cuda.health:read"
+SLOWDOWN = 194  # NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT, in °C
 
 
 @dataclass(frozen=True)
@@ -87,14 +88,15 @@ def _health(nvml: Any, handle: Any, index: int) -> Health:
     throttle = ask("CurrentClocksEventReasons")
     if throttle is None:
         throttle = ask("CurrentClocksThrottleReasons")
+    now, slowdown = ask("Temperature", 0), ask("TemperatureThreshold", 1)
     state, retired = ask("PerformanceState"), ask("RetiredPagesPendingStatus")  # boards before Ampere retire pages
     errors = [ask("NvLinkErrorCounter", link, counter) for link in range(18) for counter in (0, 1)]
     told = [error for error in errors if error is not None]
     return Health(
         index,
         throttle=throttle,
-        temperature=ask("Temperature", 0),
-        slowdown=ask("TemperatureThreshold", 1),
+        temperature=now,
+        slowdown=_slowdown(nvml, handle, now, ask("MarginTemperature")) if slowdown is None else slowdown,
         power=ask("PowerManagementLimit"),
         default_power=ask("PowerManagementDefaultLimit"),
         ecc=None if ecc is None else (int(ecc[0]), int(ecc[1])),
@@ -109,6 +111,17 @@ def _health(nvml: Any, handle: Any, index: int) -> Health:
         uncorrected=ask("TotalEccErrors", 1, 0),
         fabric=_fabric(nvml, handle),
     )
+
+
+def _slowdown(nvml: Any, handle: Any, now: int | None, margin: int | None) -> int | None:
+    """Where clocks are cut, of GPUs since Ada: told as what is left then of the way to a limit; `margin` is left now."""
+    if now is None or margin is None:
+        return None
+    try:
+        (value,) = nvml.nvmlDeviceGetFieldValues(handle, [SLOWDOWN])
+    except nvml.NVMLError:
+        return None
+    return now + margin - int(value.value.siVal) if value.nvmlReturn == 0 else None
 
 
 def _fabric(nvml: Any, handle: Any) -> int | None:

@@ -78,6 +78,15 @@ def test_health_arrives(library: Path) -> None:
     )
 
 
+def test_where_clocks_are_cut_by_what_is_left(library: Path) -> None:
+    """GPUs since Ada: 58 °C are left at 29 °C, and at -2 °C clocks are cut."""
+    program = "import json; from hwal_cuda.health import read; print(json.dumps(read()))"
+    lines = [f"gpu.{i}.{line}" for i in range(3) for line in ("temperature 29", "margin 58", "slowdown_margin -2")]
+    lines = [line for line in lines if line not in ("gpu.1.margin 58", "gpu.2.slowdown_margin -2")]
+    ward = Ward.from_dict(run(library, gpus.flat("h100", 3, "SYS"), lines, program))
+    assert [(health.temperature, health.slowdown) for health in ward.gpus] == [(29, 89), (29, None), (29, None)]
+
+
 def test_boards_that_retire_pages(library: Path) -> None:
     program = "import json; from hwal_cuda.health import read; print(json.dumps(read()))"
     ward = Ward.from_dict(run(library, gpus.flat("t4", 2, "SYS"), ["gpu.0.retired 1", "gpu.1.retired 0"], program))

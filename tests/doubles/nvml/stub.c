@@ -228,6 +228,12 @@ int nvmlDeviceGetFieldValues(handle device, int count, sample *samples) {
             samples[i].value.whole = speed;
             samples[i].code = SUCCESS;
         }
+        const char *limit = samples[i].field == 194 ? look(name_of(device, "slowdown_margin")) : NULL;
+        if (limit) {
+            samples[i].kind = 5;
+            samples[i].value.whole = (uint)atoi(limit);
+            samples[i].code = SUCCESS;
+        }
     }
     return SUCCESS;
 }
@@ -302,6 +308,14 @@ ONE(nvmlDeviceGetRetiredPagesPendingStatus, uint, "retired")
 OF(nvmlDeviceGetTemperature, "temperature")
 OF(nvmlDeviceGetTemperatureThreshold, "slowdown")
 
+struct margin { uint version; int left; };
+int nvmlDeviceGetMarginTemperature(handle device, struct margin *out) {
+    BEGIN(device, "nvmlDeviceGetMarginTemperature");
+    const char *value = look(name_of(device, "margin"));
+    if (!value) return NOT_SUPPORTED;
+    out->left = atoi(value);
+    return SUCCESS;
+}
 int nvmlDeviceGetEccMode(handle device, uint *now, uint *later) {
     BEGIN(device, "nvmlDeviceGetEccMode");
     const char *value = look(name_of(device, "ecc"));
