@@ -1,6 +1,6 @@
 """What only a real GPU can show, within seven minutes on one machine: the driver's answers, curves, worlds, the runtime suite.
 
-python ci/gpu.py [cuda|rocm|…] [FOLDER]     by a Python that has torch for it, nvidia-ml-py, pytest (and tensorflow)
+python ci/gpu.py [DEVICE] [FOLDER]     by a Python that has torch for it, nvidia-ml-py, pytest (and tensorflow)
 
 FOLDER (gpu-report, or a new name beside it) must be new. It gets what each part printed, a recorded host (for tests/hosts), the
 runs, the suite's report, and report.json with what came of all of it. Each part runs whatever the others did; the exit code is
@@ -9,6 +9,7 @@ runs, the suite's report, and report.json with what came of all of it. Each part
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import signal
@@ -150,11 +151,15 @@ def fresh(name: str | None) -> Path:
 
 
 def main(arguments: list[str]) -> int:
-    device = arguments[0] if arguments else "cuda"
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("device", nargs="?", default="cuda", metavar="DEVICE", help="cuda (default), rocm")
+    parser.add_argument("folder", nargs="?", metavar="FOLDER", help="what it writes to (default: gpu-report, or a new one)")
+    given = parser.parse_args(arguments)
+    device: str = given.device
     try:
-        out = fresh(arguments[1] if len(arguments) > 1 else None)
-    except FileExistsError as error:
-        print(f"{error.filename} is there already: name a new folder", file=sys.stderr)
+        out = fresh(given.folder)
+    except OSError as error:
+        print(f"{error.filename}: {error.strerror}; name a new folder that can be written to", file=sys.stderr)
         return 2
     done: list[Outcome] = []
 
@@ -166,16 +171,16 @@ def main(arguments: list[str]) -> int:
     count, keras = counted(out, device), find_spec("tensorflow") is not None
     if count == 0:
         tell(Outcome("count", False, f"hwal devices has found no {device} device: {out / 'devices.out'} says why"))
-    for part in parts(device, out, count, keras):
-        tell(run(part, out))
-    tell(falls("run", 60, out))
-    for name in ("host", *(WORLDS if count > 1 else ())):
-        tell(same(name, out))
-    left_out = [] if count > 1 else [f"{', '.join(WORLDS)}: {count} {device} device; that ranks meet over NCCL takes two"]
-    if keras:
-        tell(falls("keras", STEPS, out))
     else:
-        left_out.append("keras: tensorflow is not installed")
+        for part in parts(device, out, count, keras):
+            tell(run(part, out))
+        tell(falls("run", 60, out))
+        for name in ("host", *(WORLDS if count > 1 else ())):
+            tell(same(name, out))
+        if keras:
+            tell(falls("keras", STEPS, out))
+    left_out = [] if count > 1 else [f"{', '.join(WORLDS)}: {count} {device} device; that ranks meet over NCCL takes two"]
+    left_out += [] if keras else ["keras: tensorflow is not installed"]
     for text in left_out:
         print(f"left out {text}")
     failed = [outcome.name for outcome in done if not outcome.fine]

@@ -32,7 +32,7 @@ def read_smi(host: Host) -> Ward | None:
     except RecordError:
         return None
     gpus = [child for child in root.children if child.name == "gpu"]
-    return Ward(tuple(_health(gpu, index) for index, gpu in enumerate(gpus)))
+    return Ward(tuple(_health(gpu, index) for index, gpu in enumerate(gpus))) if gpus else None
 
 
 def _health(gpu: Element, index: int) -> Health:

@@ -80,6 +80,6 @@ def test_nvidia_smi_in_nvmls_place(changes: tuple[tuple[str, str], ...], what: s
     assert all(finding.subject in ("cuda 1", "cuda") for finding in findings)
 
 
-@pytest.mark.parametrize("output", ["", "<nvidia_smi_log><gpu>", "NVIDIA-SMI has failed"])
+@pytest.mark.parametrize("output", ["", "<nvidia_smi_log/>", "<nvidia_smi_log><gpu>", "NVIDIA-SMI has failed"])
 def test_nvidia_smi_that_makes_no_sense(output: str) -> None:
     assert [finding.what for finding in by_smi(output=output)] == ["how the GPUs are was not asked"]
