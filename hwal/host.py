@@ -20,6 +20,7 @@ from hwal.errors import UsageError
 from hwal.record import Record, dataclass
 
 RECORDING = "host.json"
+PACKAGES = "site-packages"  # below which a recording keeps what Host.packaged has read
 
 
 @dataclass(frozen=True)
@@ -154,6 +155,11 @@ class Host:
         head = text.partition("\n\n")[0].splitlines()  # the description follows, and may hold such lines too
         return tuple(line.partition(":")[2].strip() for line in head if line.startswith("Requires-Dist:"))
 
+    def packaged(self, distribution: str, path: str) -> str | None:
+        """The text of a file that an installed distribution has brought (`torch/version.py`); None where it is not there."""
+        found = self._installed(distribution)
+        return None if found is None else self.read(f"{found[0].rpartition('/')[0]}/{path}")
+
     def _installed(self, distribution: str) -> tuple[str, str] | None:
         """The .dist-info folder of a distribution, and its version."""
         wanted = _normal(distribution)
@@ -273,3 +279,6 @@ class RecordedHost(Host):
 
     def requires(self, distribution: str) -> tuple[str, ...]:
         return self.recording.requires.get(distribution, ())
+
+    def packaged(self, distribution: str, path: str) -> str | None:
+        return self.recording.files.get(f"{PACKAGES}/{path}") if self.version(distribution) is not None else None

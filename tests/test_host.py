@@ -272,6 +272,12 @@ def test_recording_keeps_programs_versions_and_plug_ins(site: Path) -> None:
     assert len(replayed.recording.commands) == 1
     assert listener.requires("mine") == ("numpy",)
     assert RecordedHost(listener.recording()).requires("mine") == ("numpy",)
+    (site / "mine").mkdir()
+    (site / "mine" / "version.py").write_text("cuda = None\n", encoding="utf-8")
+    asked = (("mine", "mine/version.py"), ("mine", "no/such"), ("other", "mine/version.py"))
+    assert [listener.packaged(*each) for each in asked] == ["cuda = None\n", None, None]
+    replayed = RecordedHost(listener.recording())
+    assert [replayed.packaged(*each) for each in asked] == ["cuda = None\n", None, None]
 
 
 def test_recording_keeps_links_and_what_may_not_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

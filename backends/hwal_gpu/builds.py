@@ -10,6 +10,11 @@ from hwal.values import Unfit
 
 MARKS = {"cpu": "CPUs only", "cu": "NVIDIA's GPUs", "rocm": "AMD's GPUs", "xpu": "Intel's GPUs"}
 """What torch's own wheels have behind the + of their version. Another mark, as of a build from source, says nothing."""
+TOOLKITS = {
+    "cuda": "cu",
+    "hip": "rocm",
+    "xpu": "xpu",
+}  # what torch/version.py has the versions of, None but for one at the most
 OF_TENSORFLOW = ("tensorflow", "tensorflow-rocm")  # those that can have GPUs
 
 
@@ -19,8 +24,7 @@ def unfit(host: Host, mark: str, torch: str, tensorflow: str) -> tuple[Unfit, ..
     `torch` and `tensorflow`: how to install builds that can.
     """
     version = (host.version("torch") or "").strip().partition("\n")[0]
-    build = re.match(r"cpu|cu(?=\d)|rocm|xpu", version.partition("+")[2])
-    own = build[0] if build else "cu" if "+" not in version and toolkit(host) else None
+    own = built_for(host)
     found = []
     if own is not None and own != mark:
         found.append(Unfit("torch", f"torch {version} was built for {MARKS[own]}", torch))
@@ -30,14 +34,37 @@ def unfit(host: Host, mark: str, torch: str, tensorflow: str) -> tuple[Unfit, ..
     return tuple(found)
 
 
+def built_for(host: Host) -> str | None:
+    """One of MARKS: by torch's mark, by its version file, or by what its wheel asks for; None where none of them tells."""
+    version = (host.version("torch") or "").partition("+")[2]
+    marked = re.match(r"cpu|cu(?=\d)|rocm|xpu", version)
+    if marked:
+        return marked[0]
+    told = _version_file(host)
+    if told:
+        return next((mark for name, mark in TOOLKITS.items() if told.get(name)), "cpu")
+    return "cu" if not version and toolkit(host) else None
+
+
 def toolkit(host: Host) -> tuple[int, int] | None:
-    """The CUDA that torch is built for, (12, 8): by its version's mark, or by the runtime that its wheel asks for."""
+    """The CUDA that torch is built for, (12, 8), by the same three."""
     marked = re.search(r"\+cu(\d+)(\d)\b", host.version("torch") or "")
     if marked:
         return int(marked[1]), int(marked[2])
-    for name, version in pins(host, "torch"):
-        if re.fullmatch(r"nvidia-cuda-runtime(-cu\d+)?|cuda-toolkit", name):
-            major, _, rest = version.partition(".")
-            minor = rest.partition(".")[0]
-            return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else None
-    return None
+    told = _version_file(host)
+    if told:
+        return _numbers(told.get("cuda") or "")
+    runtimes = (pin for pin in pins(host, "torch") if re.fullmatch(r"nvidia-cuda-runtime(-cu\d+)?|cuda-toolkit", pin.name))
+    return next((_numbers(pin.version) for pin in runtimes), None)
+
+
+def _version_file(host: Host) -> dict[str, str]:
+    """TOOLKITS' names that torch/version.py assigns -> version, "" for None (`cuda: Optional[str] = '12.8'`)."""
+    text = host.packaged("torch", "torch/version.py") or ""
+    found = re.findall(rf"^({'|'.join(TOOLKITS)})\b[^=\n]*= *(?:'([^'\n]*)'|None) *$", text, re.MULTILINE)
+    return dict(found)
+
+
+def _numbers(version: str) -> tuple[int, int] | None:
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found else None

@@ -15,7 +15,7 @@ from typing import Any
 
 from hwal.backend import Backend
 from hwal.errors import HwalError, OutputError
-from hwal.host import RECORDING, EntryPoint, Host, Output, RecordedHost, Recording
+from hwal.host import PACKAGES, RECORDING, EntryPoint, Host, Output, RecordedHost, Recording
 from hwal.registry import GROUP
 
 
@@ -101,6 +101,13 @@ class RecordingHost(Host):
         if found:
             self._requires[distribution] = found
         return found
+
+    def packaged(self, distribution: str, path: str) -> str | None:
+        text = self.live.packaged(distribution, path)
+        if text is not None:
+            self._files[f"{PACKAGES}/{path}"] = text
+            self.version(distribution)
+        return text
 
     def driver(self, reader: str) -> Any:
         told = self.live.driver(reader)

@@ -14,7 +14,7 @@ from hwal.errors import DeviceError
 from hwal.host import RecordedHost
 from hwal.registry import Registry
 from hwal.values import Choice, Target
-from hwal_gpu.builds import toolkit
+from hwal_gpu.builds import built_for, toolkit
 from tests.backends import gpus
 
 MACHINES = {"cuda": "cuda-hgx-h100", "rocm": "rocm-mi300x-8"}
@@ -69,6 +69,37 @@ def test_torch_of_the_package_index_is_built_for_cuda() -> None:
     assert bar.reason == "torch 2.13.0 was built for NVIDIA's GPUs"
     windows = RecordedHost(replace(plain.recording, system="win32"))
     assert toolkit(windows) is None, "the same wheel's lines for Linux"
+
+
+FILE = "__version__ = '2.6.0'\ncuda: Optional[str] = {}\ngit_version = 'f00'\nhip{} = {}\nxpu: Optional[str] = None\n"
+
+
+@pytest.mark.parametrize(
+    ("torch", "file", "mark", "cuda"),
+    [
+        ("2.6.0a0+ecf3bae40a.nv25.01", FILE.format("'12.8'", "", "None"), "cu", (12, 8)),  # NVIDIA's own images
+        ("2.6.0+git684f6f2", FILE.format("None", ": Optional[str]", "'6.4.43482-0f2d60242'"), "rocm", None),  # AMD's
+        ("2.6.0", FILE.format("None", ": str", "None"), "cpu", None),  # conda-forge's for CPUs
+        ("2.6.0", FILE.format("'12.6'", "", "None"), "cu", (12, 6)),
+        ("2.6.0", "cuda = get_cuda()\n", None, None),
+        ("2.6.0", "", None, None),
+        (None, FILE.format("'12.6'", "", "None"), None, None),
+    ],
+)
+def test_torchs_version_file(torch: str | None, file: str, mark: str | None, cuda: tuple[int, int] | None) -> None:
+    recording = on("cuda", **({} if torch is None else {"torch": torch})).recording
+    host = RecordedHost(replace(recording, files={**recording.files, "site-packages/torch/version.py": file}))
+    assert (built_for(host), toolkit(host)) == (mark, cuda)
+    for name, own in (("cuda", "cu"), ("rocm", "rocm")):
+        bars = Registry(host).load(name).probe(replaced(host, name)).unfit
+        assert bool(bars) == (mark not in (None, own))
+
+
+def replaced(host: RecordedHost, kind: str) -> RecordedHost:
+    """The machine of a kind, with the packages of another one."""
+    machine = RecordedHost.load(gpus.HOSTS / MACHINES[kind]).recording
+    packages = {path: text for path, text in host.recording.files.items() if path.startswith("site-packages/")}
+    return RecordedHost(replace(machine, files={**machine.files, **packages}, versions=host.recording.versions))
 
 
 @pytest.mark.parametrize("kind", MACHINES)
