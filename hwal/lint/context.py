@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from hwal.lint.pipeline import HOST_CALLS, is_strategy, mapped_classes, works_on_host
 from hwal.lint.project import Project
 from hwal.lint.source import Class, Function, Source
 
@@ -53,9 +54,6 @@ KERAS_BASES = re.compile(
 FUNCTION = "tensorflow.function"
 NOT_CONVERTED = ("tensorflow.autograph.experimental.do_not_convert", "tensorflow.custom_gradient")
 GRADIENT = "tensorflow.custom_gradient"
-HOST_CALLS = frozenset(
-    {"map", "filter", "flat_map", "interleave", "from_generator", "group_by_window", "scan", "batch", "apply"}
-)
 HOST_FUNCTIONS = frozenset(
     {
         "tensorflow.py_function",
@@ -98,9 +96,11 @@ class Contexts:
         self._given: dict[Function, Context] = {}
         self.made: dict[Class, list[ast.Call]] = {}
         self.sites: dict[Function, list[Site]] = {}
+        self._mapped: set[Class] = set()
         for source in project.sources:
             if source.uses("tensorflow", "keras", "tf_keras"):
                 self._calls(source)
+                self._mapped |= mapped_classes(project, source)
         for source in project.sources:
             if source.uses("tensorflow", "keras", "tf_keras"):
                 for function in source.functions:
@@ -151,7 +151,7 @@ class Contexts:
                 attribute in HOST_CALLS and (dotted is None or dotted.startswith("tensorflow.data"))
             ):
                 self._host(first, function, source)
-            elif attribute in ("run", "experimental_run_v2") and dotted is None and target is None and first is not None:
+            elif target is None and first is not None and self._runs(call.func, function, source):
                 self._give(first, function, source, Context(True, why="strategy.run"))
             own = isinstance(target, Function)  # what the project's own functions do with a loss, they do themselves
             if attribute == "compile" or (dotted is None and not own) or (dotted or "").startswith("keras."):
@@ -163,6 +163,11 @@ class Contexts:
 
     def _keras(self, gradient: bool, why: str) -> Context:
         return Context(self._keras_autograph, gradient=gradient, keras=True, why=why)
+
+    def _runs(self, func: ast.expr, function: Function | None, source: Source) -> bool:
+        if not isinstance(func, ast.Attribute) or func.attr not in ("run", "experimental_run_v2"):
+            return False
+        return is_strategy(self._project, func.value, function, source)
 
     def _give(self, node: ast.expr | None, function: Function | None, source: Source, context: Context) -> None:
         target = self._target(node, function, source)
@@ -204,7 +209,7 @@ class Contexts:
         if function in self._given:
             return self._given[function]
         class_ = function.class_
-        if class_ is not None and function.outer is None and not PIPELINE_CLASS.search(class_.name):
+        if class_ is not None and function.outer is None and not self._on_host(class_):
             kind = keras_kind(self._project, class_)
             if kind and function.name in KERAS_METHODS.get(kind, ()):
                 gradient = kind in ("layer", "model", "loss", "regularizer")
@@ -245,7 +250,10 @@ class Contexts:
         if function.class_ is None or not function.bound:
             return True
         module = function.name == "__call__" and "tensorflow.Module" in self._project.ancestors(function.class_)
-        return module and not PIPELINE_CLASS.search(function.class_.name)
+        return module and not self._on_host(function.class_)
+
+    def _on_host(self, class_: Class) -> bool:
+        return works_on_host(self._project, class_, self._mapped)
 
     def _computes(self, function: Function, pipeline: bool, depth: int = 0) -> bool:
         """Whether a function's body is that of a computation: it calls TensorFlow, and does nothing that only a host does."""
@@ -277,9 +285,6 @@ class Contexts:
 
 TENSOR_NAME = re.compile(r"^(?:x|inputs?|tensors?|logits|images?)\d?$")
 """A first parameter of such a name makes a function one of tensors, in a file that imports TensorFlow."""
-
-PIPELINE_CLASS = re.compile(r"Preprocess|Tokeniz|Converter|Packer|Vectoriz|Augment|Backbone(?:Test|Loader)|Generator$|Callback")
-"""Names of classes that work on the host, in an input pipeline, though they are layers."""
 
 HOST_NAMES = re.compile(
     r"^(?:main|run|train|evaluate|fit|test|setup|build|create|make|get|load|read|parse|decode|preprocess|augment|input_fn|"

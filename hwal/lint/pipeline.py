@@ -1,0 +1,105 @@
+"""Pipeline: Keras layers that work on the host, in a dataset, and strategies, whose `run` traces what it is given."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from hwal.lint.project import Project, enclosing_class
+from hwal.lint.source import Class, Function, Source
+
+HOST_CALLS = frozenset(
+    {"map", "filter", "flat_map", "interleave", "from_generator", "group_by_window", "scan", "batch", "apply"}
+)
+"""Methods of tf.data's datasets that call, on the host, what they are given."""
+
+HOST_BASES = re.compile(
+    r"(?:^|\.)(?:Base)?(?:PreprocessingLayer|\w*Tokenizer|\w*Preprocessor|ImageConverter|AudioConverter|ImageAugmentationLayer)$"
+)
+"""The bases of Keras Hub and Keras CV for what goes into dataset.map."""
+
+STRATEGY = re.compile(r"(?:^|_)strategy$|^strat$", re.IGNORECASE)
+OF_STRATEGIES = frozenset({"scope", "experimental_distribute_dataset", "distribute_datasets_from_function"})
+"""What an object is called, and which methods it has, that is a strategy of tf.distribute."""
+
+
+def works_on_host(project: Project, class_: Class, mapped: set[Class]) -> bool:
+    """Whether a layer works in an input pipeline: by its bases, or since datasets alone are given it (`mapped`)."""
+    return class_ in mapped or any(HOST_BASES.search(name) for name in lineage(project, class_))
+
+
+def lineage(project: Project, class_: Class, seen: frozenset[int] = frozenset()) -> Iterator[str]:
+    """The names of all bases, those of the project among them."""
+    if id(class_) in seen:
+        return
+    for base in project.bases(class_):
+        if isinstance(base, str):
+            yield base
+        else:
+            yield base.name
+            yield from lineage(project, base, seen | {id(class_)})
+
+
+def mapped_classes(project: Project, source: Source) -> set[Class]:
+    """The classes of which a file makes objects, and hands these to datasets alone: `augment = Crop()`, `dataset.map(augment)`,
+    `dataset.map(lambda x, y: (augment(x), y))`."""
+    given = list(_given_to_datasets(project, source))
+    held: dict[str, set[Class]] = {}
+    for call, function in source.calls if given else ():
+        made = project.called(call.func, function, source)
+        if isinstance(made, Class):
+            above = source.parents.get(call)
+            held.setdefault(_text(above.targets[0] if isinstance(above, ast.Assign) else call), set()).add(made)
+    if not held:
+        return set()
+    inside = {id(node) for argument in given for node in ast.walk(argument)}
+    mapped: set[Class] = set()
+    elsewhere: set[Class] = set()
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Name | ast.Attribute | ast.Call) and not isinstance(getattr(node, "ctx", None), ast.Store):
+            (mapped if id(node) in inside else elsewhere).update(held.get(_text(node), ()))
+    return mapped - elsewhere
+
+
+def _text(node: ast.expr) -> str:
+    """`augment`, `self.augment`, `Crop()`."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return f"{node.value.id}.{node.attr}" if isinstance(node.value, ast.Name) else ""
+    return f"{_text(node.func)}()" if isinstance(node, ast.Call) else ""
+
+
+def _given_to_datasets(project: Project, source: Source) -> Iterator[ast.AST]:
+    for call, function in source.calls:
+        if isinstance(call.func, ast.Attribute) and call.func.attr in HOST_CALLS and call.args:
+            dotted = source.names.resolve(call.func)
+            if dotted is None or dotted.startswith("tensorflow.data"):
+                yield call.args[0]
+                given = project.called(call.args[0], function, source)
+                if isinstance(given, Function):
+                    yield given.node
+
+
+def is_strategy(project: Project, node: ast.expr, function: Function | None, source: Source) -> bool:
+    """Whether an object is known to be a strategy of tf.distribute, or hwal's runtime, or is named as one."""
+    if isinstance(node, ast.Call):
+        dotted = source.names.resolve(node.func) or ""
+        return dotted.startswith("tensorflow.distribute.") or dotted == "hwal.start"
+    name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+    if STRATEGY.search(name):
+        return True
+    text = _text(node)
+    for call, _ in source.calls:
+        func = call.func
+        if isinstance(func, ast.Attribute) and func.attr in OF_STRATEGIES and _text(func.value) == text:
+            return True
+        above = source.parents.get(call)
+        bound = above.targets if isinstance(above, ast.Assign) else [getattr(above, "optional_vars", None)]
+        named = any(target is not None and _text(target) == text for target in bound)
+        if named and is_strategy(project, call, function, source):
+            return True
+    class_ = enclosing_class(function)
+    held = class_.attributes.get(name) if class_ is not None and isinstance(node, ast.Attribute) else None
+    return isinstance(held, ast.Call) and is_strategy(project, held, function, source)
