@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from hwal.lint.assumed import Assumptions
 from hwal.lint.pipeline import HOST_CALLS, is_strategy, mapped_classes, works_on_host
 from hwal.lint.project import Project
 from hwal.lint.source import Class, Function, Source
@@ -110,9 +111,11 @@ class Contexts:
         for function, context in self.roots.items():
             if context.why == "tf.function" and not context.jit and self._hands_on(function):
                 self.roots[function] = context._replace(compiled=False)
+        alone = Assumptions(project, self._mapped, self.roots)
         for source in project.sources:
             if source.uses("tensorflow"):
-                self._assume(source)
+                for function in alone.compiled(source, self.host | self.sites.keys()):
+                    self.roots[function] = Context(True, assumed=True, why="nobody here calls it")
 
     def autograph_of(self, function: Function, outer: bool) -> bool:
         """Whether AutoGraph converts a function that is called while another, converted or not, is traced. It gives up, aloud
@@ -209,7 +212,7 @@ class Contexts:
         if function in self._given:
             return self._given[function]
         class_ = function.class_
-        if class_ is not None and function.outer is None and not self._on_host(class_):
+        if class_ is not None and function.outer is None and not works_on_host(self._project, class_, self._mapped):
             kind = keras_kind(self._project, class_)
             if kind and function.name in KERAS_METHODS.get(kind, ()):
                 gradient = kind in ("layer", "model", "loss", "regularizer")
@@ -222,123 +225,6 @@ class Contexts:
         """Whether a tf.function that asks for no XLA itself calls one that does: it is the host's part of a program."""
         targets = (self._project.called(call.func, function, function.module) for call in function.calls)
         return any(isinstance(t, Function) and t is not function and t in self.roots and self.roots[t].jit for t in targets)
-
-    def _assume(self, source: Source) -> None:
-        """Adds the functions that nobody here calls and that compute with tensors."""
-        if is_test(source.path) or (source.name and source.name.rpartition(".")[2] in ("conftest", "setup")):
-            return
-        pipeline = any(
-            (name := source.names.resolve(call.func)) and name.startswith("tensorflow.data.") for call, _ in source.calls
-        )
-        for function in source.functions:
-            if (
-                function in self.roots
-                or function in self.host
-                or function in self.sites
-                or isinstance(function.node, ast.Lambda)
-            ):
-                continue
-            if function.outer is not None or not function.parameters or not self._callable_alone(function):
-                continue
-            if HOST_NAMES.match(function.name) or _gives_plain(function):
-                continue
-            if self._computes(function, pipeline):
-                self.roots[function] = Context(True, assumed=True, why="nobody here calls it")
-
-    def _callable_alone(self, function: Function) -> bool:
-        """A function that somebody else may compile: one of a file, a static method, or what a tf.Module is called for."""
-        if function.class_ is None or not function.bound:
-            return True
-        module = function.name == "__call__" and "tensorflow.Module" in self._project.ancestors(function.class_)
-        return module and not self._on_host(function.class_)
-
-    def _on_host(self, class_: Class) -> bool:
-        return works_on_host(self._project, class_, self._mapped)
-
-    def _computes(self, function: Function, pipeline: bool, depth: int = 0) -> bool:
-        """Whether a function's body is that of a computation: it calls TensorFlow, and does nothing that only a host does."""
-        names = function.module.names
-        first = function.parameters[0].arg if function.parameters else ""
-        computes = depth == 0 and TENSOR_NAME.match(first) is not None
-        for inner in [function, *_inner(function)]:
-            for call in inner.calls:
-                dotted = names.resolve(call.func)
-                if dotted is None:
-                    if isinstance(call.func, ast.Attribute) and call.func.attr in HOST_METHODS:
-                        return False
-                    if isinstance(call.func, ast.Name) and call.func.id in ("open", "input"):
-                        return False
-                elif dotted.startswith("tensorflow."):
-                    short = dotted[len("tensorflow.") :]
-                    if short.startswith(HOST_MODULES) or (pipeline and short.startswith(("io.", "strings.", "image.decode"))):
-                        return False
-                    computes = True
-                elif dotted.partition(".")[0] in ("os", "argparse", "logging", "absl", "matplotlib", "json"):
-                    return False
-                if not computes and depth < 3:
-                    target = self._project.called(call.func, inner, inner.module)
-                    computes = isinstance(target, Function) and (
-                        target in self.roots or self._computes(target, pipeline, depth + 1)
-                    )
-        return computes
-
-
-TENSOR_NAME = re.compile(r"^(?:x|inputs?|tensors?|logits|images?)\d?$")
-"""A first parameter of such a name makes a function one of tensors, in a file that imports TensorFlow."""
-
-HOST_NAMES = re.compile(
-    r"^(?:main|run|train|evaluate|fit|test|setup|build|create|make|get|load|read|parse|decode|preprocess|augment|input_fn|"
-    r"save|write|export|plot|show|download|prepare|configure|init|serving|restore|convert|print|log|display|visualize)"
-    r"(?:_|$|[A-Z])|.*(?:_fn_builder|_dataset|_model|_example|_strategy)$"
-)
-HOST_METHODS = frozenset(
-    {
-        "fit", "evaluate", "predict", "save", "save_weights", "load_weights", "from_tensor_slices", "as_numpy_iterator",
-        "prefetch", "take", "write_file", "restore", "summary", "read_text", "write_text", "add_argument", "parse_args",
-        "session", "run_eagerly", "experimental_distribute_dataset", "scope", "eval", "get_config", "savefig", "tolist",
-}
-)  # fmt: skip
-HOST_MODULES = (
-    "data.", "saved_model", "config.", "distribute.", "io.gfile", "io.TFRecord", "train.Checkpoint", "train.Example",
-    "train.Feature", "train.latest", "summary.create", "compat.v1.Session", "compat.v1.placeholder", "compat.v1.flags",
-    "compat.v1.app", "compat.v1.train", "profiler", "lite", "test.", "tpu.", "random.set_seed",
-)  # fmt: skip
-
-
-def _inner(function: Function) -> Iterator[Function]:
-    for inner in function.inner.values():
-        yield inner
-        yield from _inner(inner)
-
-
-def _gives_plain(function: Function) -> bool:
-    """Whether a function gives back no tensor: nothing at all, an array (`x.numpy()`), or Python numbers made of tensors,
-    `float(loss)` or `[int(i) for i in ids]`. It runs eagerly then, unless it is there for the variables that it assigns."""
-    body = [node for statement in _body(function) for node in ast.walk(statement)]
-    returned = [node.value for node in body if isinstance(node, ast.Return | ast.Yield) and node.value is not None]
-    if not returned:
-        return not isinstance(function.node, ast.Lambda) and not any(
-            isinstance(node, ast.Attribute) and node.attr.startswith("assign") for node in body
-        )
-    made = [value.elt if isinstance(value, ast.ListComp | ast.GeneratorExp) else value for value in returned]
-    calls = [one.func for one in made if isinstance(one, ast.Call)]
-    return any(
-        (isinstance(call, ast.Name) and call.id in PLAIN) or (isinstance(call, ast.Attribute) and call.attr == "numpy")
-        for call in calls
-    )
-
-
-def _body(function: Function) -> list[ast.AST]:
-    return list(function.node.body) if isinstance(function.node.body, list) else [function.node.body]
-
-
-PLAIN = ("float", "int", "bool", "str")
-
-
-def is_test(path: str) -> bool:
-    """Whether a file is a test, by its name: what it traces on purpose is told, nothing else."""
-    name = path.replace("\\", "/").rpartition("/")[2]
-    return name.startswith(("test_", "conftest")) or name.endswith(("_test.py", "_tests.py"))
 
 
 def _argument(call: ast.Call, name: str) -> ast.expr | None:

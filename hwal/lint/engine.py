@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hwal.lint import edits
+from hwal.lint.assumed import is_test
 from hwal.lint.catalog import rules
-from hwal.lint.context import Contexts, is_test
+from hwal.lint.context import Contexts
 from hwal.lint.diagnostic import RANK, Diagnostic, Finding, Rule, Target
 from hwal.lint.file import File
 from hwal.lint.interpreter import Interpreter

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 
 from hwal.lint.project import Project, enclosing_class
 from hwal.lint.source import Class, Function, Source
@@ -24,7 +25,7 @@ OF_STRATEGIES = frozenset({"scope", "experimental_distribute_dataset", "distribu
 """What an object is called, and which methods it has, that is a strategy of tf.distribute."""
 
 
-def works_on_host(project: Project, class_: Class, mapped: set[Class]) -> bool:
+def works_on_host(project: Project, class_: Class, mapped: AbstractSet[Class]) -> bool:
     """Whether a layer works in an input pipeline: by its bases, or since datasets alone are given it (`mapped`)."""
     return class_ in mapped or any(HOST_BASES.search(name) for name in lineage(project, class_))
 
