@@ -49,7 +49,7 @@ def mapped_classes(project: Project, source: Source) -> set[Class]:
     held: dict[str, set[Class]] = {}
     for call, function in source.calls if given else ():
         made = project.called(call.func, function, source)
-        if isinstance(made, Class):
+        if isinstance(made, Class) and made.methods.keys() & {"call", "__call__"}:
             above = source.parents.get(call)
             held.setdefault(_text(above.targets[0] if isinstance(above, ast.Assign) else call), set()).add(made)
     if not held:

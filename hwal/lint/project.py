@@ -14,6 +14,9 @@ class Project:
     def __init__(self, sources: Iterable[Source]) -> None:
         self.sources = list(sources)
         self._by_name = {source.name: source for source in self.sources if source.name}
+        self._by_tail: dict[str, list[Source]] = {}
+        for name, source in self._by_name.items():
+            self._by_tail.setdefault(name.rpartition(".")[2], []).append(source)
         self.has_keras = any(name.startswith("keras.") for name in self._by_name)
 
     def find(self, dotted: str) -> Function | Class | None:
@@ -32,9 +35,7 @@ class Project:
 
     def _tail(self, module: str) -> Source | None:
         """A script's folder is its import root: `import model` beside train.py means the file beside it."""
-        if not module or "." in module:
-            return None
-        found = [source for name, source in self._by_name.items() if name.rpartition(".")[2] == module]
+        found = self._by_tail.get(module, ())
         return found[0] if len(found) == 1 else None
 
     def called(self, node: ast.expr, function: Function | None, source: Source) -> Function | Class | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -13,6 +14,9 @@ from typing import Any
 import pytest
 
 from hwal.cli import main
+from hwal.lint import run
+from hwal.lint.diagnostic import Diagnostic
+from hwal.lint.engine import Settings
 
 BAD = """\
 import tensorflow as tf
@@ -339,3 +343,17 @@ def test_several_processes_find_what_one_finds(lint: Lint, tmp_path: Path, monke
     one = lint("--no-cache", "--jobs", "1", "--format", "json", ".")
     assert lint("--no-cache", "--jobs", "2", "--format", "json", ".") == one
     assert len(found(one[1])) == 6
+
+
+def test_cycles_are_not_collected_while_files_are_read_and_are_again_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def checked(*_: object) -> list[Diagnostic]:
+        seen.append(gc.isenabled())
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(run, "check_sources", checked)
+    with pytest.raises(ZeroDivisionError):
+        run.lint_group([], Settings())
+    assert seen == [False]
+    assert gc.isenabled()
