@@ -9,7 +9,20 @@ from hwal.lint import shapes
 from hwal.lint.calls import Calls
 from hwal.lint.events import Combined, Subscript
 from hwal.lint.frame import element
-from hwal.lint.values import NOTHING, NUMPY, PLAIN, PYTHON, TENSOR, TENSORS, UNKNOWN, Value, constant, join, tensor_like
+from hwal.lint.values import (
+    NOTHING,
+    NUMPY,
+    PLAIN,
+    PYTHON,
+    TENSOR,
+    TENSORS,
+    UNKNOWN,
+    Value,
+    constant,
+    holds_tensor,
+    join,
+    tensor_like,
+)
 
 PLACEHOLDER = Value(TENSOR, data=True)
 DTYPES = frozenset(
@@ -204,10 +217,8 @@ class Expressions(Calls):
         return Value(PYTHON, what="dict", data=any(v.data for v in values))
 
     def _string(self, node: ast.JoinedStr) -> Value:
-        for part in node.values:
-            if isinstance(part, ast.FormattedValue):
-                self.evaluate(part.value)
-        return PLAIN
+        parts = [self.evaluate(part.value) for part in node.values if isinstance(part, ast.FormattedValue)]
+        return PLAIN._replace(data=any(holds_tensor(part) for part in parts))
 
     def _subscript(self, node: ast.Subscript) -> Value:
         base = self.evaluate(node.value)

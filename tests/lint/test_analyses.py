@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hwal.lint import check, edits
+from hwal.lint import edits
 from hwal.lint.context import Context, Contexts
-from hwal.lint.diagnostic import Edit, Fix, Target
+from hwal.lint.diagnostic import Edit, Fix
 from hwal.lint.discover import Text, module_name
 from hwal.lint.engine import Settings, check_sources
 from hwal.lint.events import Trace
@@ -347,39 +347,3 @@ def test_a_lambda_and_an_inner_function_are_functions() -> None:
 def test_shapes(body: str, shape: tuple[int | None, ...] | None) -> None:
     text = TF + f"@tf.function\ndef f(x, n):\n    {body}\n\nf(tf.ones([4, 3]), tf.constant(1))\n"
     assert traces(text)["f"][0].returns[0][1].shape == shape
-
-
-BRANCHES = """
-import tensorflow as tf
-
-@tf.function(jit_compile=True, input_signature=[tf.TensorSpec([4, 3])])
-def f(x):
-    with {tape}:
-        if tf.reduce_sum(x) > 0:
-            y = {a}
-        else:
-            y = {b}
-        y = y * 2.0
-    return y
-"""
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "tape", "severity"),
-    [
-        ("x[:2]", "x[1:]", "tf.name_scope('n')", "warning"),
-        ("x[:2]", "x[1:]", "tf.GradientTape()", "error"),
-        ("tf.ones([2])", "tf.ones([3])", "tf.GradientTape()", "warning"),
-        ("x[0]", "x", "tf.name_scope('n')", "error"),
-        ("x[..., 0]", "x[:, tf.newaxis, 0]", "tf.name_scope('n')", "error"),
-        ("x[:, :2][1:3]", "x[2:, 1:]", "tf.GradientTape()", None),
-        ("x[0]", "x[tf.argmax(x[:, 0])]", "tf.GradientTape()", None),
-    ],
-)
-@pytest.mark.parametrize("target", ["tpu", "cpu"])
-def test_branches_of_one_rank_are_padded_unless_a_gradient_goes_through_both(
-    a: str, b: str, tape: str, severity: str | None, target: Target
-) -> None:
-    text = BRANCHES.format(a=a, b=b, tape=tape)
-    found = [one.severity for one in check(text, target=target, select=("XLA005",))]
-    assert found == ([severity] if severity else [])

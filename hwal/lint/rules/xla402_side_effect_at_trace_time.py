@@ -2,7 +2,8 @@
 
 What: `print`, `time.time`, Python's and NumPy's random numbers, and changes of global lists in traced code.
 
-Why: They happen once, while the function is traced, and never again: a time or a random number becomes a constant.
+Why: They happen once, while the function is traced, and never again: a time or a random number becomes a constant, and
+    `print` shows `Tensor("x:0", shape=(4,))`. A `print` of no tensor, which tells of a trace, is information.
 
 Bad:
     import random
@@ -27,6 +28,7 @@ from collections.abc import Iterator
 
 from hwal.lint.diagnostic import Finding, Rule
 from hwal.lint.events import Trace
+from hwal.lint.values import PYTHON, holds_tensor
 
 CLOCKS = ("time.time", "time.perf_counter", "time.monotonic", "datetime.datetime.now", "time.sleep")
 
@@ -43,7 +45,13 @@ def _check(trace: Trace) -> Iterator[Finding]:
                 "pass it as a tensor, or use tf.random.stateless_…",
             )
         elif isinstance(call.node.func, ast.Name) and name == "" and call.node.func.id == "print":
-            yield Finding(call.node, "print runs once, while this is traced", "return the value, and print it outside", "info")
+            if any(holds_tensor(value) or (value.kind == PYTHON and value.data) for value in call.args):
+                what = "print shows a symbolic tensor, once, while this is traced"
+                yield Finding(call.node, what, "return the value, and print it outside")
+            else:  # print("tracing", x.shape) is often meant: it changes no result
+                yield Finding(
+                    call.node, "print runs once, while this is traced", "return the value, and print it outside", "info"
+                )
         elif call.method in ("append", "extend", "add", "update") and call.owner.what == "global":
             yield Finding(
                 call.node, "a global changes once, while this is traced, and keeps a symbolic tensor", "return the value"
