@@ -17,7 +17,7 @@ PLAIN_NAME = re.compile(
     r"discriminator|optimizer|opt|layer|layers|module|strategy|metric|metrics|loss_fn|criterion|epsilon|eps|rate|alpha|beta|"
     r"gamma|temperature|num\w+|n_(?:heads|layers|classes|steps|epochs)|\w*_(?:size|dim|dims|rate|name|path|fn|dir|axis|axes|config|type|"
     r"mode|units|classes|heads|layers|model|optimizer|loss_fn|length|stride|step|width|height|count|format|spec|layout)|"
-    r"use_\w+|is_\w+|return_\w+|self|cls|\w*shape|strides|padding|kernel|pool_size|[A-Z])$"
+    r"use_\w+|is_\w+|bool_\w+|return_\w+|self|cls|\w*shape|strides|padding|kernel|pool_size|[A-Z])$"
 )
 STRUCTURE_NAME = re.compile(
     r"^(?:\w*[a-rt-z0-9]s|data|size|batch|features|state|sample|pair|elems|items|\w+_(?:list|tuple|dict))$"

@@ -133,6 +133,8 @@ class Calls(Frame):
             return self._tensorflow(node, short, args, kwargs)
         if package == "keras":
             return self._keras(node, short, method, args, kwargs)
+        if name == "operator.index":
+            return PLAIN
         if package == "numpy":
             return Value(NUMPY, data=any(a.data for a in args))
         if isinstance(func, ast.Name) and name is None and func.id not in self.env:

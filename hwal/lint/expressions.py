@@ -10,6 +10,7 @@ from hwal.lint.calls import Calls
 from hwal.lint.events import Combined, Subscript
 from hwal.lint.frame import element
 from hwal.lint.values import (
+    DECIDED,
     NOTHING,
     NUMPY,
     PLAIN,
@@ -141,6 +142,8 @@ class Expressions(Calls):
     def _unary(self, node: ast.UnaryOp) -> Value:
         value = self.evaluate(node.operand)
         if isinstance(node.op, ast.Not):
+            if value.what == DECIDED:
+                return value._replace(const=not value.const)
             self.test(node, "not", value)
             return value._replace(dtype="bool", known=False) if value.is_tensor else PLAIN
         if isinstance(node.op, ast.USub) and value.known and type(value.const) in (int, float):
@@ -153,6 +156,12 @@ class Expressions(Calls):
         values = [self.evaluate(value) for value in node.values]
         for part, value in zip(node.values[:-1], values[:-1], strict=True):
             self.test(part, "and", value)
+        decided = [value for value in values if value.what == DECIDED]
+        last = isinstance(node.op, ast.Or)
+        if found := next((value for value in decided if value.const is last), None):
+            return found
+        if decided and len(decided) == len(values):
+            return decided[0]
         if isinstance(node.op, ast.And) and any(value.known and not value.const for value in values):
             return PLAIN
         if all(value.is_tensor for value in values) or (values[-1].is_tensor and values[-1].dtype == "bool"):
@@ -185,6 +194,8 @@ class Expressions(Calls):
 
     def _conditional(self, node: ast.IfExp) -> Value:
         value = self.evaluate(node.test)
+        if value.what == DECIDED:
+            return self.evaluate(node.body if value.const else node.orelse)
         self.test(node, "ifexp", value)
         if value.is_tensor:
             self.branches += 1

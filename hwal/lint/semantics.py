@@ -6,7 +6,9 @@ from collections.abc import Mapping
 
 from hwal.lint import shapes
 from hwal.lint.values import (
+    ARGUMENT,
     ARRAY,
+    DECIDED,
     LAYER,
     NOTHING,
     NUMPY,
@@ -18,6 +20,7 @@ from hwal.lint.values import (
     TENSORS,
     UNKNOWN,
     Value,
+    constant,
     holds_tensor,
     tensor_like,
 )
@@ -246,9 +249,27 @@ def builtin_call(name: str, args: list[Value], autograph: bool) -> Value | None:
         return tensor_like(inner) if any(holds_tensor(value) for value in inner) else PLAIN
     if name in ("list", "tuple", "sorted", "reversed"):
         return Value(PYTHON, data=first.data, items=first.items)
+    if name == "isinstance" and len(args) == 2:
+        return _is_instance(first, args[1])
     if name in PYTHON_BUILTINS:
         return PLAIN
     return None
+
+
+OTHER_TENSORS = {
+    "tensorflow.SparseTensor": SPARSE,
+    "tensorflow.sparse.SparseTensor": SPARSE,
+    "tensorflow.RaggedTensor": RAGGED,
+    "tensorflow.IndexedSlices": None,
+}
+"""Classes that no dense tensor is of."""
+
+
+def _is_instance(value: Value, class_: Value) -> Value:
+    """Whether a tensor is a sparse or a ragged one: `known` where it is a dense one, or one of the class that is asked for."""
+    if class_.what not in OTHER_TENSORS or not value.is_tensor or value.what == ARGUMENT:
+        return PLAIN
+    return constant(value.kind == OTHER_TENSORS[class_.what])._replace(what=DECIDED)
 
 
 PYTHON_BUILTINS = frozenset(

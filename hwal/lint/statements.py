@@ -11,7 +11,7 @@ from hwal.lint.events import Loop, Store, Test
 from hwal.lint.expressions import Expressions
 from hwal.lint.frame import element
 from hwal.lint.source import Function
-from hwal.lint.values import ARGUMENT, NOTHING, PLAIN, PYTHON, TENSOR, Value, join
+from hwal.lint.values import ARGUMENT, DECIDED, NOTHING, PLAIN, PYTHON, TENSOR, Value, join
 
 TAPES = ("tensorflow.GradientTape",)
 
@@ -20,12 +20,16 @@ class Statements(Expressions):
     """A frame: one run through one function's body."""
 
     returned: Value | None = None
+    left: ast.stmt | None = None
+    """A condition that always leaves its block: what stands below it is not traced."""
 
     def run(self, body: Iterable[ast.stmt]) -> None:
         for statement in body:
             method = _METHODS.get(type(statement))
             if method:
                 method(self, statement)
+            if statement is self.left:
+                return
 
     def _assign(self, node: ast.Assign) -> None:
         value = self.evaluate(node.value)
@@ -75,6 +79,11 @@ class Statements(Expressions):
 
     def _if(self, node: ast.If) -> None:
         value = self.evaluate(node.test)
+        if value.what == DECIDED:
+            taken = node.body if value.const else node.orelse
+            self.run(taken)
+            self.left = node if ends(taken) else self.left
+            return
         tensor = value.is_tensor and value.what != ARGUMENT
         before = dict(self.env)
         place = self.place()

@@ -22,6 +22,9 @@ ARGUMENT = "argument"
 EAGER = "eager"
 """`what` of a tensor that a file makes outside traced code: it has its numbers."""
 
+DECIDED = "decided"
+"""`what` of a condition that has one outcome in a trace: whether a tensor is sparse."""
+
 Shape = tuple[int | None, ...]
 
 
