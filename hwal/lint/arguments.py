@@ -46,7 +46,7 @@ def root_arguments(function: Function, context: Context, sites: Iterable[Site]) 
     sites = list(sites)
     literals = passed_literals(parameters, sites) | used_as_plain(function)
     tensors = passed_tensors(parameters, sites)
-    floats = used_as_float(function)
+    floats, whole = used_as_float(function), used_as_tensor(function)
     for index, parameter in enumerate([*parameters, *args.kwonlyargs]):
         name = parameter.arg
         if specs is not None and index < len(specs):
@@ -55,6 +55,8 @@ def root_arguments(function: Function, context: Context, sites: Iterable[Site]) 
             found[name] = tensors[name]
         else:
             found[name] = _guess(name, parameter.annotation, defaults.get(name), name in literals, context)
+            if found[name].what == ARGUMENT and name in whole:
+                found[name] = found[name]._replace(what=None)
             if name in floats and found[name].is_tensor and found[name].dtype is None:
                 found[name] = found[name]._replace(dtype="float32")
     if args.vararg:
@@ -120,6 +122,17 @@ def used_as_plain(function: Function) -> set[str]:
                 choices = right.elts if isinstance(right, ast.Tuple | ast.List | ast.Set) else [right]
                 if any(isinstance(item, ast.Constant) and isinstance(item.value, str) for item in choices):
                     found.add(node.left.id)
+    return found
+
+
+def used_as_tensor(function: Function) -> set[str]:
+    """The names that a function's body treats as one tensor, and no list of them: `x.shape`, `x[:, 0]`."""
+    found: set[str] = set()
+    for node in ast.walk(function.node):
+        shaped = isinstance(node, ast.Attribute) and node.attr in ("shape", "dtype", "ndim")
+        sliced = isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple)
+        if isinstance(node, ast.Attribute | ast.Subscript) and (shaped or sliced):
+            found.add(_name(node.value))
     return found
 
 

@@ -14,6 +14,7 @@ from hwal.lint.values import (
     ARGUMENT,
     ARRAY,
     LAYER,
+    LIST,
     NOTHING,
     NUMPY,
     PLAIN,
@@ -183,6 +184,8 @@ class Calls(Frame):
             return Value(TENSOR, data=True) if func.attr == "compute_loss" else NOTHING
         if method == "gradient":
             return NOTHING
+        if method in ("append", "insert") and isinstance(func, ast.Attribute):
+            self._append(func.value, owner, args[-1:])
         if method == "sort" and owner.kind == PYTHON:
             self._ordered(node, "sorted", [owner], kwargs.get("key"))
         return semantics.method_call(method, owner, args) if method else NOTHING
@@ -201,6 +204,18 @@ class Calls(Frame):
             self.iteration(node, "range", limit)
         result = semantics.builtin_call(name, args, self.trace.autograph)
         return NOTHING if result is None else result
+
+    def _append(self, node: ast.expr, owner: Value, added: list[Value]) -> None:
+        """What a list holds after `append`: tensors, or lists of them, as many as loops have made."""
+        plain = owner.kind == PYTHON and (owner.items is not None or owner.what in (TENSORS, LIST))
+        if not plain or not added or not isinstance(node, ast.Name) or node.id not in self.env:
+            return
+        each = added[0] if owner.items == () else join(element(owner), added[0])
+        if each.is_tensor:
+            held = Value(PYTHON, each.data, each.bounded, each.loop, what=TENSORS)
+        else:
+            held = Value(PYTHON, each.data, loop=each.loop, what=LIST, const=each)
+        self.env[node.id] = held
 
     def _ordered(self, node: ast.Call, kind: str, args: list[Value], key: Value | None) -> None:
         """Python asks the parts of a list for their truth, or compares them, or what `key` makes of each."""

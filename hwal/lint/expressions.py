@@ -11,6 +11,7 @@ from hwal.lint.events import Combined, Subscript
 from hwal.lint.frame import element
 from hwal.lint.values import (
     DECIDED,
+    LIST,
     NOTHING,
     NUMPY,
     PLAIN,
@@ -266,8 +267,10 @@ class Expressions(Calls):
             )
         if base.what == TENSORS:
             return base if bounds else tensor_like([base])
+        if base.what == LIST:
+            return base if bounds else element(base)
         if base.kind == PYTHON:
-            return NOTHING if base.what in ("dict", "list") or base.items else PLAIN
+            return NOTHING if base.what == "dict" or base.items else PLAIN
         return NOTHING
 
     def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Value:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from hwal.lint.events import Iteration, Place, Test, Trace
 from hwal.lint.source import Function
-from hwal.lint.values import ARGUMENT, NOTHING, PLAIN, PYTHON, TENSOR, TENSORS, Value, join
+from hwal.lint.values import ARGUMENT, LIST, NOTHING, PLAIN, PYTHON, TENSOR, TENSORS, Value, join
 
 if TYPE_CHECKING:
     from hwal.lint.interpreter import Interpreter
@@ -66,6 +66,8 @@ def element(value: Value) -> Value:
         return Value(PYTHON, items=(PLAIN if value.what == "iter:enumerate" else inner, inner))
     if value.what == TENSORS:
         return Value(TENSOR, value.data, value.bounded, value.loop)
+    if value.what == LIST and isinstance(value.const, Value):
+        return value.const
     if value.items:
         result = value.items[0]
         for item in value.items[1:]:

@@ -13,7 +13,7 @@ from hwal.lint.frame import Frame
 from hwal.lint.project import Project, enclosing_class
 from hwal.lint.source import Class, Function, Source
 from hwal.lint.statements import Statements
-from hwal.lint.values import EAGER, LAYER, NOTHING, NUMPY, PLAIN, TENSOR, Shape, Value, constant
+from hwal.lint.values import EAGER, LAYER, LIST, NOTHING, NUMPY, PLAIN, TENSOR, Shape, Value, constant
 
 DEPTH = 8
 VARIANTS = 6
@@ -155,7 +155,7 @@ class Interpreter:
         if isinstance(node, ast.List | ast.Tuple | ast.Dict | ast.Set):
             return Value("python", what="global")
         if isinstance(node, ast.ListComp):
-            return Value("python", what="list")
+            return Value("python", what=LIST)
         return PLAIN if isinstance(node, ast.BinOp | ast.UnaryOp | ast.JoinedStr) else NOTHING
 
     def attribute_value(self, function: Function, name: str) -> Value:

@@ -10,6 +10,7 @@ from hwal.lint.values import (
     ARRAY,
     DECIDED,
     LAYER,
+    LIST,
     NOTHING,
     NUMPY,
     PLAIN,
@@ -247,6 +248,8 @@ def builtin_call(name: str, args: list[Value], autograph: bool) -> Value | None:
     if name in ("sum", "max", "min"):
         inner = [item for value in args for item in (value.items or (value,))]
         return tensor_like(inner) if any(holds_tensor(value) for value in inner) else PLAIN
+    if name in ("list", "tuple", "sorted", "reversed") and first.what in (TENSORS, LIST):
+        return first
     if name in ("list", "tuple", "sorted", "reversed"):
         return Value(PYTHON, data=first.data, items=first.items)
     if name == "isinstance" and len(args) == 2:

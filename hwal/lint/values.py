@@ -16,6 +16,9 @@ NUMPY = "numpy"
 TENSORS = "list of tensors"
 """`what` of a Python list of tensors whose length is not known."""
 
+LIST = "list"
+"""`what` of any other Python list of unknown length; `const`, where it is a Value, is what each of its elements is."""
+
 ARGUMENT = "argument"
 """`what` of an argument that may be a structure of tensors rather than one."""
 
@@ -84,6 +87,9 @@ def in_loop(value: Value) -> bool:
 
 
 def holds_tensor(value: Value) -> bool:
+    """Whether a value is a tensor, or a list or tuple with one in it."""
+    if value.what == LIST and isinstance(value.const, Value):
+        return holds_tensor(value.const)
     return value.is_tensor or value.what == TENSORS or bool(value.items and any(holds_tensor(item) for item in value.items))
 
 
@@ -91,6 +97,9 @@ def join(a: Value, b: Value) -> Value:
     """What holds of a value that is either of two."""
     if a == b:
         return a
+    for empty, filled in ((a, b), (b, a)):  # a list before and after a loop that appends to it
+        if empty.items == () and empty.kind == PYTHON and filled.what in (TENSORS, LIST):
+            return filled
     kind = a.kind if a.kind == b.kind else UNKNOWN
     items = None
     if a.items is not None and b.items is not None and len(a.items) == len(b.items):

@@ -35,6 +35,7 @@ from collections.abc import Iterator
 from hwal.lint import shapes
 from hwal.lint.diagnostic import Finding, Rule
 from hwal.lint.events import Test, Trace
+from hwal.lint.source import Function
 from hwal.lint.values import Value
 
 GROWING = ("concat", "pad", "tile", "expand_dims", "repeat", "stack", "boolean_mask")
@@ -49,6 +50,7 @@ def _check(trace: Trace) -> Iterator[Finding]:
             yield from _returned(trace, test, test.node)
     yield from _floats(trace)
     yield from _loops(trace)
+    yield from _while_loops(trace)
 
 
 def _names(trace: Trace, test: Test, node: ast.If) -> Iterator[Finding]:
@@ -146,6 +148,35 @@ def _loops(trace: Trace) -> Iterator[Finding]:
                 )
 
 
+def _while_loops(trace: Trace) -> Iterator[Finding]:
+    """The same of `tf.while_loop`, whose body returns its variables; `shape_invariants` with open dimensions do not help."""
+    for call in trace.calls:
+        body = call.argument(1, "body") if call.short == "while_loop" else None
+        function = body.const if body is not None and body.what == "function" else None
+        if not isinstance(function, Function):
+            continue
+        names = [parameter.arg for parameter in function.parameters]
+        for returned in _results(function):
+            parts = returned.elts if isinstance(returned, ast.Tuple | ast.List) else [returned]
+            for name, part in zip(names, parts, strict=False):
+                if name in _longer(function, part):
+                    yield Finding(
+                        call.node,
+                        f"`{name}` changes its shape in the loop, and a compiled loop's variables have one",
+                        "a tensor of the final size with tensor_scatter_nd_update, or tf.TensorArray(size=…)",
+                    )
+
+
+def _results(function: Function) -> Iterator[ast.expr]:
+    if isinstance(function.node, ast.Lambda):
+        yield function.node.body
+        return
+    for statement in function.node.body:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Return) and node.value is not None:
+                yield node.value
+
+
 def leaving(body: list[ast.stmt]) -> bool:
     return bool(body) and isinstance(body[-1], ast.Return | ast.Raise | ast.Break | ast.Continue)
 
@@ -203,15 +234,18 @@ def _same_statement(trace: Trace, node: ast.Name) -> bool:
 
 def _grows(trace: Trace, node: ast.Assign) -> str | None:
     """The name that `x = tf.concat([x, …], 0)` makes longer."""
-    call, target = node.value, node.targets[0]
-    if isinstance(call, ast.Call) and isinstance(target, ast.Name):
-        name = trace.function.module.names.resolve(call.func)
-        if name and name.startswith("tensorflow.") and name[11:] in GROWING and call.args:
-            first = call.args[0]
-            parts = first.elts if isinstance(first, ast.List | ast.Tuple) else [first]
-            if any(isinstance(part, ast.Name) and part.id == target.id for part in parts):
-                return target.id
-    return None
+    target = node.targets[0]
+    return target.id if isinstance(target, ast.Name) and target.id in _longer(trace.function, node.value) else None
+
+
+def _longer(function: Function, call: ast.expr) -> set[str]:
+    """The names of which `tf.concat([x, …], 0)` is a longer one."""
+    name = function.module.names.resolve(call.func) if isinstance(call, ast.Call) else None
+    if not isinstance(call, ast.Call) or not call.args or not name or name.removeprefix("tensorflow.") not in GROWING:
+        return set()
+    first = call.args[0]
+    parts = first.elts if isinstance(first, ast.List | ast.Tuple) else [first]
+    return {part.id for part in parts if isinstance(part, ast.Name)}
 
 
 RULE = Rule("XLA005", "branch-mismatch", "error", _check, __doc__)

@@ -36,7 +36,7 @@ from collections.abc import Iterator
 from hwal.lint import edits
 from hwal.lint.diagnostic import Finding, Fix, Rule
 from hwal.lint.events import Trace
-from hwal.lint.values import PYTHON, holds_tensor
+from hwal.lint.values import LIST, PYTHON, TENSORS, holds_tensor
 
 
 def _check(trace: Trace) -> Iterator[Finding]:
@@ -47,7 +47,7 @@ def _check(trace: Trace) -> Iterator[Finding]:
             call.method in ("append", "extend", "insert", "add", "appendleft")
             and "tensor" in call.place.loops
             and call.owner.kind == PYTHON
-            and call.owner.what in (None, "list of tensors", "global")
+            and call.owner.what in (None, TENSORS, LIST, "global")
             and any(holds_tensor(value) for value in call.args)
         ):
             yield Finding(

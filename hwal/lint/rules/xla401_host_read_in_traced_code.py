@@ -27,7 +27,10 @@ from collections.abc import Iterator
 
 from hwal.lint.diagnostic import Finding, Rule
 from hwal.lint.events import Subscript, Trace
-from hwal.lint.values import EAGER, NUMPY, PYTHON, TENSORS, Value, holds_tensor
+from hwal.lint.values import ARGUMENT, EAGER, LIST, NUMPY, PYTHON, TENSORS, Value, holds_tensor
+
+NUMBERS = ("math.", "cmath.", "bisect.", "heapq.", "statistics.", "decimal.", "fractions.")
+"""Modules of Python's that compute with numbers or compare them; math.prod multiplies whatever it is given."""
 
 METHODS = ("numpy", "item", "tolist", "eval", "__array__")
 
@@ -47,6 +50,12 @@ def _check(trace: Trace) -> Iterator[Finding]:
                     f"np.{call.name[6:]} wants the numbers of a symbolic tensor, which has none yet",
                     "the same function of tf or keras.ops",
                 )
+        elif call.name and call.name.startswith(NUMBERS) and call.name != "math.prod" and any(map(_given, call.args)):
+            yield Finding(
+                call.node,
+                f"{call.name} wants the number of a symbolic tensor, which has none yet",
+                "the same function of tf or keras.ops",
+            )
         elif (
             call.short == "constant"
             and (value := call.argument(0, "value")) is not None
@@ -75,11 +84,15 @@ def _check(trace: Trace) -> Iterator[Finding]:
             )
 
 
+def _given(value: Value) -> bool:
+    return holds_tensor(value) and value.what not in (EAGER, ARGUMENT)
+
+
 def _python(base: Value) -> bool:
     """Whether a value is a list, dict or array of Python's or NumPy's for certain."""
     if base.kind == NUMPY:
         return True
-    return base.kind == PYTHON and (base.items is not None or base.what in (TENSORS, "global", "list", "dict"))
+    return base.kind == PYTHON and (base.items is not None or base.what in (TENSORS, LIST, "global", "dict"))
 
 
 def _symbolic(trace: Trace, part: Subscript, value: Value) -> bool:
