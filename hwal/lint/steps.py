@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from hwal.lint.arguments import PLAIN_NAME, PLAIN_TYPES, TENSOR_TYPES, used_as_plain
+from hwal.lint.assumed import MODEL
 from hwal.lint.project import Project
 from hwal.lint.seldom import seldom
 from hwal.lint.source import Function, Source
@@ -189,7 +190,7 @@ class Steps:
     def _call(self, node: ast.Call, names: set[str]) -> bool:
         dotted = self._source.names.resolve(node.func)
         if dotted is not None:
-            if dotted.startswith("torch.nn.functional."):
+            if dotted.startswith(("torch.nn.functional.", "torch.nn.utils.clip_grad", "torch.nn.utils.get_total_norm")):
                 return True
             return (
                 dotted.startswith("torch.")
@@ -201,7 +202,11 @@ class Steps:
         if isinstance(node.func, ast.Attribute):
             if self._tensor(node.func.value, names):
                 return node.func.attr not in HOST_READS
-            if isinstance(node.func.value, ast.Name) and node.func.value.id == "self":
+            root = node.func.value
+            while isinstance(root, ast.Attribute):
+                root = root.value
+            own = isinstance(node.func.value, ast.Name) and node.func.value.id == "self"
+            if own or (isinstance(root, ast.Name) and MODEL.match(root.id)):  # model.head(x)
                 return any(self._tensor(arg, names) for arg in given)
             return False
         if isinstance(node.func, ast.Name) and node.func.id not in BUILTINS:

@@ -1,9 +1,10 @@
 """What the examples of the PTX rules cost on torch_xla: compilations and host reads of Bad and of Good, counted.
 
-    PJRT_DEVICE=CPU python tests/bench/lint_ptx.py        with the Python of an environment that has torch_xla
+    PJRT_DEVICE=CPU python tests/bench/lint_ptx.py [FILE]        with the Python of an environment that has torch_xla
 
-Each example is given a small model on XLA's CPU platform and six batches after two that warm up; a loader, one
-epoch after its first batch. Counted over the six:
+With a FILE of steps (tests/lint/truth/steps.torch), theirs are counted instead, and written into their headers. Each example
+is given a small model on XLA's CPU platform and six batches after two that warm up; a loader, one epoch after its first batch.
+Counted over the six:
 compilations, executions, and operators that torch_xla has no lowering for or reads on the host (its `aten::` counters).
 """
 
@@ -19,13 +20,16 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT)]
 
 if __name__ == "__main__":  # --help, before what is in XLA's environment alone
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    PARSER = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    PARSER.add_argument("file", type=Path, nargs="?", help="steps to count instead of the rules' examples")
+    GIVEN = PARSER.parse_args()
 
 import torch  # noqa: E402
 import torch_xla  # noqa: E402
 import torch_xla.debug.metrics as met  # noqa: E402
 
 from hwal.lint.catalog import rules  # noqa: E402
+from tests.lint.programs import parse_steps, render_steps  # noqa: E402
 
 WARM, STEPS = 2, 6
 
@@ -97,7 +101,22 @@ def runner(text: str) -> Callable[[int], None] | None:
     return forward
 
 
+def measured(path: Path) -> None:
+    """Counts what each program of a file does, and writes it into the file."""
+    done = []
+    for step in parse_steps(path.read_text(encoding="utf-8")):
+        run = runner(step.text)
+        assert run is not None, f"{step.name}: no `train`"
+        counts = counted(run)
+        print(f"{step.name}: {counts}", flush=True)
+        done.append(step._replace(compilations=counts["compiles"], reads=counts["on the host"]))
+    path.write_text(render_steps(done), encoding="utf-8")
+
+
 def main() -> int:
+    if GIVEN.file is not None:
+        measured(GIVEN.file)
+        return 0
     for rule in rules():
         if not rule.code.startswith("PTX"):
             continue

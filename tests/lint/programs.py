@@ -18,6 +18,36 @@ BAD = {
 """Target -> the verdicts that are an error there; tests/bench/lint_measure.py says what they mean."""
 
 
+COUNTED = re.compile(r"^#: (?P<name>[^;]+)(?:; compilations (?P<compilations>\d+); host reads (?P<reads>\d+))?$")
+
+
+class Step(NamedTuple):
+    """A training loop for torch_xla: what six steps after the first two compile, and read on the host."""
+
+    name: str
+    text: str
+    compilations: int | None = None
+    reads: int | None = None
+
+
+def parse_steps(text: str) -> list[Step]:
+    """The programs of a file of steps. Raises ValueError for a header that is none."""
+    found = []
+    for part in re.split(r"^(?=#: )", text, flags=re.MULTILINE)[1:]:
+        head, _, body = part.partition("\n")
+        match = COUNTED.match(head)
+        if match is None:
+            raise ValueError(f"no header: {head}")
+        counts = (int(match[name]) if match[name] else None for name in ("compilations", "reads"))
+        found.append(Step(match["name"], body.strip("\n") + "\n", *counts))
+    return found
+
+
+def render_steps(steps: list[Step]) -> str:
+    """The text of a file of steps."""
+    return "\n".join(f"#: {one.name}; compilations {one.compilations}; host reads {one.reads}\n{one.text}" for one in steps)
+
+
 class Program(NamedTuple):
     """`how`: call, random (its results are not compared), fresh (a function that keeps variables), or fit. `text` has its
     culprit marks. `verdicts`: target -> verdict, None where it was not measured yet."""

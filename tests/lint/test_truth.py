@@ -1,4 +1,5 @@
-"""The linter on programs whose fate under XLA was measured: tests/bench/lint_measure.py measures those of tests/lint/truth."""
+"""The linter on programs whose fate under XLA was measured: tests/bench/lint_measure.py measures those of tests/lint/truth,
+tests/bench/lint_ptx.py those of truth/steps.torch."""
 
 from __future__ import annotations
 
@@ -6,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from hwal.lint import check
 from hwal.lint.diagnostic import Diagnostic
 from hwal.lint.engine import Settings, check_sources
 from hwal.lint.source import read
-from tests.lint.programs import BAD, Program, parse, render
+from tests.lint.programs import BAD, Program, parse, parse_steps, render, render_steps
 
 FILES = sorted((Path(__file__).parent / "truth").glob("*.txt"))
+STEPS = Path(__file__).parent / "truth" / "steps.torch"
 PROGRAMS = [one for path in FILES for one in parse(path.read_text(encoding="utf-8"))]
 
 KNOWN: dict[str, set[str]] = {
@@ -51,6 +54,17 @@ def test_errors_stand_on_the_lines_that_were_named() -> None:
         if found and program.culprits and not found & program.culprits:
             elsewhere.append(program.name)
     assert elsewhere == []
+
+
+def test_what_costs_in_a_step_of_torch_xla_is_told_and_nothing_else() -> None:
+    wrong = []
+    text = STEPS.read_text(encoding="utf-8")
+    for step in parse_steps(text):
+        assert step.compilations is not None and step.reads is not None, f"{step.name} was not counted"
+        if bool(check(step.text, select=("PTX",))) != bool(step.compilations or step.reads):
+            wrong.append(step.name)
+    assert wrong == []
+    assert render_steps(parse_steps(text)) == text
 
 
 def test_programs_are_written_as_they_are_read() -> None:

@@ -1,6 +1,7 @@
 """host-read-in-step
 
-What: `.item()`, `float(t)`, `print(t)`, `.cpu()`, `.numpy()` of a tensor in each step.
+What: `.item()`, `float(t)`, `print(t)`, `.cpu()`, `.numpy()` of a tensor in each step, and a distribution of
+    torch.distributions, which looks at its arguments unless `validate_args=False`.
 
 Why: torch_xla collects operations and runs them as one graph. Reading a value on the host cuts the graph, runs it, and waits.
 
@@ -35,7 +36,7 @@ import ast
 from collections.abc import Iterator
 
 from hwal.lint.diagnostic import Finding, Rule
-from hwal.lint.file import File
+from hwal.lint.file import File, keyword
 
 
 def _check(file: File) -> Iterator[Finding]:
@@ -56,6 +57,18 @@ def _check(file: File) -> Iterator[Finding]:
             and any(steps.is_tensor(arg, function) for arg in node.args)
         ):
             yield Finding(node, f"`{func.id}` of a tensor in each step: the graph is cut, run and waited for", HELP)
+        elif _looks(file, node) and any(
+            steps.is_tensor(arg, function) for arg in [*node.args, *(k.value for k in node.keywords)]
+        ):
+            yield Finding(node, "a distribution checks its arguments on the host in each step", "validate_args=False")
+
+
+def _looks(file: File, call: ast.Call) -> bool:
+    """Whether a call makes a distribution that checks what it is given."""
+    name = file.source.names.resolve(call.func) or ""
+    made = name.startswith("torch.distributions.") and name.rpartition(".")[2][:1].isupper()
+    off = any(True for _ in file.method_calls("set_default_validate_args"))
+    return made and not off and keyword(call, "validate_args") is None
 
 
 READS = ("item", "tolist", "numpy", "cpu")

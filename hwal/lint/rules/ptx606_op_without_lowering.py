@@ -54,6 +54,11 @@ UNLOWERED = frozenset(
         "torch.histc", "torch.histogram", "torch.median", "torch.multinomial", "torch.lgamma", "torch.digamma",
         "torch.searchsorted", "torch.bucketize", "torch.logcumsumexp", "torch.nn.functional.ctc_loss",
         "torch.nn.functional.fractional_max_pool2d", "torch.nn.functional.grid_sample", "torch.nn.functional.unfold",
+        "torch.nn.functional.fold", "torch.nn.functional.huber_loss", "torch.nn.functional.rrelu",
+        "torch.nn.functional.embedding_bag", "torch.nn.functional.multi_margin_loss",
+        "torch.nn.functional.multilabel_margin_loss", "torch.i0", "torch.special.i0", "torch.special.ndtri", "torch.poisson",
+        "torch.hypot", "torch.nanmean", "torch.nansum", "torch.nanmedian", "torch.mode", "torch.cummin", "torch.renorm",
+        "torch.polygamma", "torch.special.polygamma",
 }
 )  # fmt: skip
 """Counted as `aten::` fallbacks, one a step, with torch_xla 2.8."""
