@@ -30,6 +30,11 @@ class Progress:
         self._in_epochs = False
 
     @property
+    def in_epochs(self) -> bool:
+        """Whether a loop over epochs() is in progress."""
+        return self._in_epochs
+
+    @property
     def finished(self) -> bool:
         return self.last_step is not None and self.step >= self.last_step
 

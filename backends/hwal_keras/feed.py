@@ -69,6 +69,7 @@ class Feed:
         rt = self.rt
         with rt.reading(self) as skip:
             if skip is None:
+                rt.passes.missed(self.number)
                 return
             iterator = iter(self.parts(skip))
             while not (self.train and rt.finished):
@@ -84,17 +85,19 @@ class Feed:
         """The specs of one global batch."""
         return self.data.element_spec
 
-    def parts(self, skip: int = 0, limit: int | None = None, endless: bool = False) -> Any:
+    def parts(self, skip: int = 0, limit: int | None = None, fit: int | None = None) -> Any:
         """A distributed dataset: an iterator of it yields a global batch's parts, (real rows, size, values) per replica.
 
         Args:
-            skip: global batches that are passed over. limit: how many are given at most. endless: pass upon pass of them.
+            skip: global batches that are passed over. limit: how many there are at most, these included. fit: where they come
+                pass upon pass, the epoch in which their call of fit began.
         """
-        self.rt.passes.begin(self.number, endless)
-        data = self.data.repeat() if endless and not self.endless else self.data
-        data = data.skip(skip) if skip else data
+        goes_on = limit is not None and (self.endless or fit is not None)
+        self.rt.passes.begin(self.number, self.data, limit if goes_on else None, fit)
+        data = self.data.repeat() if fit is not None and not self.endless else self.data
         if limit is not None:
-            data = data.take(limit)
+            data = data.take(limit)  # nothing is read ahead of these, no further pass begun
+        data = data.skip(skip) if skip else data
         replicas = self.rt.strategy.num_replicas_in_sync
         return self.rt.strategy.distribute_datasets_from_function(
             lambda context: cut(data, replicas, context.input_pipeline_id, context.num_input_pipelines, self.rt.static_shapes)

@@ -97,15 +97,17 @@ class Fitted:
         )  # fmt: skip
         follows = bool(callbacks) or verbose not in ("auto", 0)
         goes_on = steps_per_epoch is not None
-        training = Training(rt, model, feed, length, goes_on, rt.fitted, class_weight, followers if follows else None)
 
         def validate(epoch: int) -> dict[str, Any]:
             if held_out is None or not _due(epoch, validation_freq):
                 return {}
             return self._measure(held_out, validation_steps, followers)
 
-        before = rt.fitted - initial_epoch  # the run's epochs less those of this call
+        first = rt.fitted
+        before = first - initial_epoch  # the run's epochs less those of this call
         rt.fitted = before + epochs
+        part = (first, rt.fitted) if goes_on else None
+        training = Training(rt, model, feed, length, part, class_weight, followers if follows else None)
         self._epochs(training, validate, followers, before)
         return model.history
 
@@ -206,15 +208,15 @@ class Training:
         model: Any,
         feed: Feed,
         count: int | None,
-        goes_on: bool,
-        first: int,
+        goes_on: tuple[int, int] | None,
         class_weight: Mapping[int, float] | None,
         followers: Any,
     ) -> None:
-        """`count`: global batches of an epoch, None where nobody knows. `goes_on`: the next epoch begins where one
-        ends, and `first` is that of this call, among the run's. `followers`: None without callbacks."""
+        """`count`: global batches of an epoch, None where nobody knows. `goes_on`: where each epoch's data begin where those
+        of the one before end, the first of this call, among the run's epochs, and their end; else None. `followers`: None
+        without callbacks."""
         self._rt, self._model, self._feed, self._count = rt, model, feed, count
-        self._goes_on, self._first, self._followers = goes_on, first, followers
+        self._goes_on, self._followers = goes_on, followers
         self._iterator: Any = None
         self._tells = True  # whether a step tells its loss
         weights = None
@@ -245,7 +247,7 @@ class Training:
             if skip is None:
                 return
             if self._count is not None and skip >= self._count:
-                if not self._goes_on:
+                if self._goes_on is None:
                     rt.passes.skip(self._feed.number)
                 return
             rt.check_loaded()
@@ -265,18 +267,25 @@ class Training:
                 for place, (loss, size) in enumerate(several, 1):
                     rt.after_step(loss if self._tells else None, rate, int(size), last=place == number, held=self._holds)
                 at += number
+                if self._goes_on is not None:
+                    rt.passes.drawn(self._feed.number, self._behind(at))
                 if followers is not None:
                     followers.on_train_batch_end(at - 1, model.get_metrics_result())
                 if model.stop_training:
                     raise Stopped
 
     def _begin(self, skip: int) -> Any:
-        if not self._goes_on:
+        if self._goes_on is None:
             return iter(self._feed.parts(skip))
         if self._iterator is None:
-            behind = (self._rt.progress.epoch - self._first) * (self._count or 0) + skip
-            self._iterator = iter(self._feed.parts(behind, endless=True))
+            first, end = self._goes_on
+            self._iterator = iter(self._feed.parts(self._behind(skip), (end - first) * (self._count or 0), first))
         return self._iterator
+
+    def _behind(self, at: int) -> int:
+        """Batches of this call of fit up to that one of the epoch in progress."""
+        first = 0 if self._goes_on is None else self._goes_on[0]
+        return (self._rt.progress.epoch - first) * (self._count or 0) + at
 
     def _ran_out(self, at: int) -> None:
         if self._count is not None and at < self._count:

@@ -27,7 +27,7 @@ from hwal_keras.feed import Batch, Feed
 from hwal_keras.guard import Guard
 from hwal_keras.optimizing import rate_of, reduce_first
 from hwal_keras.passes import Passes
-from hwal_keras.step import on_replicas
+from hwal_keras.step import loss_of, on_replicas
 from hwal_keras.strategy import use_threads
 from hwal_keras.watching import watch
 
@@ -75,7 +75,7 @@ class SharedKerasRuntime(KerasRuntime):
         self._unchecked: list[tuple[int, Any, bool]] = []  # (step, its loss, whether an update by it was left out)
         self.pulse = Pulse()
         self.at_work: Feed | None = None
-        self.passes = Passes()
+        self.passes = Passes(self.progress)
         self.unfinished: int | None = None
         self._last: int | None = None
         self.fitted = 0
@@ -248,6 +248,10 @@ class SharedKerasRuntime(KerasRuntime):
 
     # the loop
 
+    def epochs(self, count: int | None = None, *, steps: int | None = None) -> Iterator[int]:
+        self.passes.loop_begins()
+        return super().epochs(count, steps=steps)
+
     def feed(self, data: Any, train: bool = True) -> Any:
         return Feed(self, data, train)
 
@@ -294,7 +298,7 @@ class SharedKerasRuntime(KerasRuntime):
             self._functions[step] = on_replicas(step, self.strategy, self.static_shapes)
         result = self._functions[step](batch.parts, rest)
         if self.at_work is not None and batch.trains:
-            self.after_step(_loss_of(result), self._rate(), batch.size)
+            self.after_step(loss_of(result), self._rate(), batch.size)
         return result
 
     def _rate(self) -> float | None:
@@ -371,11 +375,3 @@ class SharedKerasRuntime(KerasRuntime):
         if text not in self._told:
             self._told.add(text)
             self.say(text)
-
-
-def _loss_of(result: Any) -> Any:
-    """The loss in what a step returned: a scalar, the one named "loss", or the first of several; None without."""
-    if isinstance(result, dict) and "loss" in result:
-        return result["loss"]
-    flat = tf.nest.flatten(result)
-    return flat[0] if flat and flat[0] is not None and flat[0].shape.rank == 0 else None

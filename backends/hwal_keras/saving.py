@@ -2,7 +2,7 @@
 
 model.weights.h5     the model's weights, as model.load_weights reads them (model-1.weights.h5 … for further models)
 state.h5             of each optimizer its variables, as its save_own_variables gives them
-hwal.json            position and checksums (hwal.checkpoint)
+hwal.json            position and checksums (hwal.checkpoint), passes of the datasets, states of the models' random generators
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _manifest(rt: SharedKerasRuntime) -> Callable[[dict[str, FileSum]], Manifest
     """What makes the manifest of this moment."""
     metrics = metrics_for(rt.checkpoints.keep, rt.reporter.latest, rt.say_once)
     versions = {"keras": keras.__version__, "tensorflow": tf.__version__}
-    about = {**_about(rt), "passes": rt.passes.to_save(rt.unfinished)}
+    about = {**_about(rt), "passes": rt.passes.to_save(rt.unfinished), "seeds": _seeds(rt)}
     position, framework = rt.progress.position(), rt.framework
     return lambda files: Manifest(position, files, framework, versions, about, metrics)
 
@@ -154,6 +154,26 @@ def _about(rt: SharedKerasRuntime) -> dict[str, Any]:
     }
 
 
+def _seeds(rt: SharedKerasRuntime) -> dict[str, list[list[int]]]:
+    """Where the random generators of each model's layers stand, dropout's say: a seed, and how often they have drawn."""
+    built = [(number, model) for number, model in enumerate(rt.models) if model.built]
+    return {str(number): [state.numpy().tolist() for state in _generators(model)] for number, model in built}
+
+
+def _generators(model: Any) -> list[Any]:
+    """The states that Keras has among a model's variables, and not among its weights: no file of weights holds them."""
+    weights = {id(one) for one in model.weights}
+    return [one for one in model.variables if id(one) not in weights]
+
+
+def _load_seeds(rt: SharedKerasRuntime, number: int, model: Any) -> None:
+    assert rt.found is not None
+    saved, states = rt.found.manifest.about.get("seeds", {}).get(str(number), ()), _generators(model)
+    if len(saved) == len(states):
+        for state, value in zip(states, saved, strict=True):
+            state.assign(value)
+
+
 def _file(number: int) -> str:
     return f"model-{number}.weights.h5" if number else "model.weights.h5"
 
@@ -173,6 +193,7 @@ def load(rt: SharedKerasRuntime, number: int, model: Any) -> None:
             raise CheckpointError(
                 f"the model is not the one that was saved: {what}", where=str(path), hint=SAME_MODEL
             ) from None
+        _load_seeds(rt, number, model)
         load_optimizers(rt, number)
 
 

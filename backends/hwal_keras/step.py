@@ -205,3 +205,11 @@ def _own_step(model: Any, replicas: int, static: bool) -> Callable[[Any], tuple[
         return (logs.get("loss") if isinstance(logs, dict) else None), size
 
     return step
+
+
+def loss_of(result: Any) -> Any:
+    """The loss in what a step returned: a scalar, the one named "loss", or the first of several; None without."""
+    if isinstance(result, dict) and "loss" in result:
+        return result["loss"]
+    flat = tf.nest.flatten(result)
+    return flat[0] if flat and flat[0] is not None and flat[0].shape.rank == 0 else None

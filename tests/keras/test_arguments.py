@@ -34,10 +34,10 @@ def test_weights_and_several_inputs_are_taken_as_keras_takes_them(tmp_path: Path
         history = model.fit(
             inputs, y, sample_weight=weights, batch_size=32, validation_data=(inputs, y, weights), shuffle=False
         ).history  # fmt: skip
-        known = len(rt.passes._data)
+        known = len(rt.passes._known)
         for _ in range(3):
             ours = model.evaluate(inputs, y, batch_size=32, sample_weight=weights)
-        kept = [data for data in rt.passes._data[known:] if data() is not None]
+        kept = [one for one in rt.passes._known[known:] if one.data() is not None]
         keras_says = keras.Model.evaluate(model, inputs, y, batch_size=32, sample_weight=weights, verbose=0)
     assert ours == pytest.approx(keras_says, rel=1e-5)
     assert [history["val_loss"][0], history["val_mae"][0]] == pytest.approx(keras_says, rel=1e-5)

@@ -12,6 +12,7 @@ from typing import Any
 import keras
 import numpy
 import pytest
+import tensorflow as tf
 
 from hwal import checkpoint, shortage
 from hwal.errors import CheckpointError, OutputError, Preempted
@@ -92,6 +93,71 @@ def test_a_run_that_is_done_goes_on_to_more_epochs(tmp_path: Path) -> None:
     train(tmp_path / "parts", epochs=2)
     train(tmp_path / "parts", resume=str(tmp_path / "parts"))
     assert jobs.losses(tmp_path / "parts") == pytest.approx(jobs.losses(tmp_path / "whole"), rel=1e-6)
+
+
+def test_dropout_and_passes_in_one_go_are_after_a_resume_those_of_the_whole_run(tmp_path: Path) -> None:
+    """A dataset's passes follow each other in one fit, end in the midst of one, and come singly in the next."""
+
+    def train(run_dir: Path, stop: int | None = None, **settings: Any) -> list[float]:
+        with jobs.start(run_dir, **settings) as rt:
+            with rt.scope():
+                model = jobs.network()
+                model = keras.Sequential([model.layers[0], keras.layers.Dropout(0.5), model.layers[1]])
+                model.compile(keras.optimizers.SGD(0.05), "mse", **jobs.NO_JIT)
+            data, calls = jobs.dataset(), [] if stop is None else [Signals(rt, stop)]
+            rt.prepare(model).fit(data, epochs=2, steps_per_epoch=4, callbacks=calls)
+            model.fit(data, epochs=2, callbacks=calls)
+        return jobs.losses(run_dir)
+
+    whole = train(tmp_path / "whole")
+    assert len(whole) == 14
+    for stop in (5, 9, 11):
+        with pytest.raises(Preempted):
+            train(tmp_path / str(stop), stop)
+        assert train(tmp_path / str(stop), resume=str(tmp_path / str(stop))) == pytest.approx(whole, rel=1e-6), stop
+
+
+@pytest.mark.parametrize("kind", ["made anew", "made of an older one", "another later", "two by turns", "twice in an epoch"])
+def test_a_loop_goes_on_in_the_order_that_the_whole_run_has(tmp_path: Path, kind: str) -> None:
+    """Whatever datasets it reads, and wherever in an epoch it is cut; a loss tells which rows a batch has, in which order."""
+
+    def shuffled(seed: int | None = None) -> Any:
+        return jobs.untuned(tf.data.Dataset.range(12).shuffle(12, seed=seed).batch(4))
+
+    def order(batch: Any, size: Any) -> Any:
+        return tf.reduce_sum(tf.cast(batch * [1, 12, 144, 1728], tf.float32))
+
+    def train(run_dir: Path, stop: int | None = None, epochs: int = 5, **settings: Any) -> list[float]:
+        with jobs.start(run_dir, **settings) as rt:
+            rt.prepare()
+            one, other = shuffled(), shuffled()
+            for epoch in rt.epochs(epochs):
+                anew = shuffled(epoch) if kind in ("made anew", "twice in an epoch") else one.map(lambda rows: rows)
+                data = {
+                    "made anew": anew,
+                    "made of an older one": anew,
+                    "another later": one if epoch < 2 else other,
+                    "two by turns": (one, other)[epoch % 2],
+                    "twice in an epoch": anew,
+                }[kind]
+                for _ in range(1 + (kind == "twice in an epoch")):
+                    for batch in rt.feed(data):
+                        if rt.steps_done == stop:
+                            rt.stop_request.name = "SIGTERM"
+                        rt.run(order, batch)
+            rt.save()
+        return jobs.losses(run_dir)
+
+    whole = train(tmp_path / "whole")
+    assert len({*whole}) > 9
+    for stop in (4, 8, 13):
+        run_dir = tmp_path / str(stop)
+        with pytest.raises(Preempted):
+            train(run_dir, stop)
+        assert train(run_dir, resume=str(run_dir)) == whole, stop
+    if kind != "two by turns":  # of which the next is nobody's guess before it has come
+        train(tmp_path / "part", epochs=3)
+        assert train(tmp_path / "part", resume=str(tmp_path / "part")) == whole
 
 
 def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
