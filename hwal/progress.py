@@ -91,6 +91,11 @@ class Progress:
         self.feed = self.steps_in_feed = self.samples_in_feed = self._feeds_begun = 0
         self._exhausted = False
 
+    def leave_epoch(self) -> None:
+        """The epoch in progress is over, whatever is left of it, and so is the loop over epochs(), which breaks here."""
+        self._before_end = None
+        self.end_epoch()
+
     def steps_in_all(self, feed_length: int | None) -> int | None:
         """How many steps the run will have, as a feed of `feed_length` global batches begins; None where nobody knows."""
         if self.last_step is not None or feed_length is None:

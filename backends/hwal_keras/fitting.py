@@ -103,11 +103,16 @@ class Fitted:
                 return {}
             return self._measure(held_out, validation_steps, followers)
 
-        first = rt.fitted
-        before = first - initial_epoch  # the run's epochs less those of this call
-        rt.fitted = before + epochs
-        part = (first, rt.fitted) if goes_on else None
+        first = rt.fits.end
+        had = rt.fits.begin(epochs - initial_epoch)
+        if had is not None:
+            rt.say(
+                f"this model.fit stays as a callback has ended it, after {had} of its {epochs - initial_epoch} epochs; "
+                "with another number of them it goes on"
+            )
+        part = (first, rt.fits.end) if goes_on else None
         training = Training(rt, model, feed, length, part, class_weight, followers if follows else None)
+        before = first - initial_epoch  # the run's epochs less those of this call
         self._epochs(training, validate, followers, before)
         return model.history
 
@@ -117,7 +122,7 @@ class Fitted:
         model.stop_training = False
         followers.on_train_begin()
         logs: dict[str, Any] = {}
-        for number in rt.epochs(rt.fitted):
+        for number in rt.epochs(rt.fits.end):
             epoch = number - before
             model.reset_metrics()
             followers.on_epoch_begin(epoch)
@@ -127,11 +132,21 @@ class Fitted:
             logs |= {f"val_{name}": value for name, value in validate(epoch).items()}
             rt.log(**{name: value for name, value in logs.items() if name != "loss"})
             followers.on_epoch_end(epoch, logs)
+            over = model.stop_training and number + 1 < rt.fits.end  # a last epoch may go on, where a resumed run wants more
+            if over:
+                self._stop(number + 1)
             rt.save()
-            if model.stop_training:
+            if over:
                 break
+        rt.unfinished = None
         model.optimizer.finalize_variable_values(model.trainable_variables)
         followers.on_train_end(logs)
+
+    def _stop(self, end: int) -> None:
+        """A callback has ended this call before that epoch."""
+        self._rt.progress.leave_epoch()
+        self._rt.fits.stop(end)
+        self._rt.unfinished = None
 
     def build(self, feed: Feed) -> None:
         """Makes what the model, its metrics and its optimizer still lack, and loads a checkpoint's weights into it."""

@@ -24,6 +24,7 @@ from hwal.values import Decision
 from hwal.watch.pulse import EVALUATING, PREPARING, SAVING, TRAINING, Pulse
 from hwal_keras import fitting, options, saving, trouble, workers
 from hwal_keras.feed import Batch, Feed
+from hwal_keras.fits import Fits
 from hwal_keras.guard import Guard
 from hwal_keras.optimizing import rate_of, reduce_first
 from hwal_keras.passes import Passes
@@ -48,7 +49,7 @@ class SharedKerasRuntime(KerasRuntime):
         steps_per_execution: steps for one call from the host.
         on_host: whether reading a number waits for nothing.
         at_work: the training feed that is being read. unfinished: its dataset, by number, or that of one to be read again.
-        fitted: the epochs up to which the calls of fit so far go.
+        fits: the epochs that each call of fit has.
     """
 
     why_no_jit = "is for one device"
@@ -78,7 +79,7 @@ class SharedKerasRuntime(KerasRuntime):
         self.passes = Passes(self.progress)
         self.unfinished: int | None = None
         self._last: int | None = None
-        self.fitted = 0
+        self.fits = Fits()
 
     # what a kind of device adds
 
@@ -175,6 +176,7 @@ class SharedKerasRuntime(KerasRuntime):
                 self._adopt(thing)
         if self.found is not None and self.steps_done == 0:
             self.passes.resume(self.found.manifest.about.get("passes", ()))
+            self.fits.resume(self.found.manifest.about.get("fits", {}))
             self.resume_at(self.found.manifest.position, self.found.manifest.metrics)
             self.say(saving.told(self))
         self._build_optimizers()

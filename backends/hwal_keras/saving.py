@@ -2,7 +2,8 @@
 
 model.weights.h5     the model's weights, as model.load_weights reads them (model-1.weights.h5 … for further models)
 state.h5             of each optimizer its variables, as its save_own_variables gives them
-hwal.json            position and checksums (hwal.checkpoint), passes of the datasets, states of the models' random generators
+hwal.json            position and checksums (hwal.checkpoint); passes of the datasets; calls of fit that callbacks have ended;
+                     states of the models' random generators
 """
 
 from __future__ import annotations
@@ -128,7 +129,8 @@ def _manifest(rt: SharedKerasRuntime) -> Callable[[dict[str, FileSum]], Manifest
     """What makes the manifest of this moment."""
     metrics = metrics_for(rt.checkpoints.keep, rt.reporter.latest, rt.say_once)
     versions = {"keras": keras.__version__, "tensorflow": tf.__version__}
-    about = {**_about(rt), "passes": rt.passes.to_save(rt.unfinished), "seeds": _seeds(rt)}
+    passes, fits = rt.passes.to_save(rt.unfinished), rt.fits.to_save()
+    about = {**_about(rt), "passes": passes, "fits": fits, "seeds": _seeds(rt)}
     position, framework = rt.progress.position(), rt.framework
     return lambda files: Manifest(position, files, framework, versions, about, metrics)
 

@@ -82,11 +82,33 @@ def test_steps_per_epoch_and_steps_per_execution(tmp_path: Path) -> None:
     assert [line["samples"] for line in jobs.lines(tmp_path / "many")[:4]] == [32, 32, 5, 32]
 
 
-def test_early_stopping_ends_the_run_with_what_it_has(tmp_path: Path) -> None:
-    with jobs.start(tmp_path) as rt:
-        stop = keras.callbacks.EarlyStopping("loss", min_delta=1e9, patience=0)
-        jobs.compiled(rt).fit(rt.feed(jobs.dataset()), epochs=9, callbacks=[stop])
-    assert len(jobs.lines(tmp_path)) == 6
+def test_early_stopping_ends_a_fit_for_good_and_the_next_one_has_its_own_epochs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At an epoch's end and in the midst of one; a resumed run ends there too, but where it asks for more epochs."""
+
+    class Midst(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.model.stop_training = batch == 1
+
+    def train(run_dir: Path, epochs: int = 9, **settings: Any) -> list[Any]:
+        with jobs.start(run_dir, **settings) as rt:
+            model, data = jobs.compiled(rt), jobs.dataset()
+            stop = keras.callbacks.EarlyStopping("loss", min_delta=1e9, patience=0)
+            found = [model.fit(data, epochs=epochs, callbacks=[one]) for one in (stop, Midst())]
+            found.append(model.fit(data, epochs=2))
+            assert rt.fits.end == rt.epoch
+        return [one.epoch for one in found]
+
+    assert train(tmp_path, keep="all") == [[0, 1], [0], [0, 1]]
+    whole = jobs.lines(tmp_path)
+    assert [line["epoch"] for line in whole] == [0, 0, 0, 1, 1, 1, 2, 2, 3, 3, 3, 4, 4, 4]
+    for step in (6, 8):
+        train(tmp_path / str(step), resume=str(tmp_path / "checkpoints" / f"step-{step:08d}"))
+        assert jobs.losses(tmp_path / str(step)) == pytest.approx([line["loss"] for line in whole[step:]], rel=1e-6), step
+    assert "stays as a callback has ended it, after 2 of its 9 epochs" in "".join(capsys.readouterr())
+    train(tmp_path / "more", epochs=4, resume=str(tmp_path / "checkpoints" / "step-00000006"))
+    assert [line["epoch"] for line in jobs.lines(tmp_path / "more")][:4] == [2, 2, 2, 3]
 
 
 def test_classes_are_weighed_as_keras_weighs_them(tmp_path: Path) -> None:
