@@ -75,6 +75,12 @@ class Fitted:
         Raises ScriptError for data that a prepared model does not take, and Preempted after a signal.
         """
         rt, model = self._rt, self._model
+        if rt.progress.in_epochs:
+            raise ScriptError(
+                "model.fit within rt.epochs()",
+                why="both count the run's epochs: fit would end the loop after its first",
+                hint="model.fit(…, epochs=N), without that loop or in a plain one: for number in range(N)",
+            )
         if validation_split:
             raise ScriptError(
                 "model.fit(validation_split=…) is not for a prepared model",

@@ -139,8 +139,9 @@ def test_classes_are_weighed_as_keras_weighs_them(tmp_path: Path) -> None:
         (lambda rt, model: model.fit(rt.feed(jobs.dataset(), train=False)), "this rt.feed() is not one to train on"),
         (lambda rt, model: rt.run(lambda batch, size: 0, 3), "rt.run(step, batch) takes a batch of rt.feed()"),
         (lambda rt, model: rt.prepare(3), "rt.prepare() takes Keras models and optimizers, not a int"),
+        (lambda rt, model: [model.fit(jobs.dataset()) for _ in rt.epochs(3)], "model.fit within rt.epochs()"),
     ],
-    ids=range(8),
+    ids=range(9),
 )
 def test_what_is_refused(tmp_path: Path, call: Any, what: str) -> None:
     with pytest.raises(ScriptError) as caught, jobs.start(tmp_path) as rt:
