@@ -71,13 +71,16 @@ class Feed:
             if skip is None:
                 rt.passes.missed(self.number)
                 return
-            iterator = iter(self.parts(skip))
+            iterator, at = iter(self.parts(skip)), skip
             while not (self.train and rt.finished):
                 try:
                     with rt.pulse.during(DATA):
                         parts = rt.take(iterator)
                 except ENDS:
+                    if at == 0:
+                        raise empty("rt.feed") from None
                     return
+                at += 1
                 yield Batch(parts, int(rt.strategy.experimental_local_results(parts[1])[0]), self.train)
 
     @property
@@ -102,6 +105,13 @@ class Feed:
         return self.rt.strategy.distribute_datasets_from_function(
             lambda context: cut(data, replicas, context.input_pipeline_id, context.num_input_pipelines, self.rt.static_shapes)
         )
+
+
+def empty(where: str) -> ScriptError:
+    """For a dataset that has given no batch: what is said of none, a loss of 0 say, would be made up."""
+    return ScriptError(
+        "the dataset is empty", where=where, hint="its files, its filter, its take, or a batch that drops the rest"
+    )
 
 
 def cut(data: Any, replicas: int, pipeline: int = 0, pipelines: int = 1, static: bool = False) -> Any:
@@ -156,7 +166,7 @@ def _even(data: Any, rt: SharedKerasRuntime, arrays: bool) -> Any:
     if open_end:
         first = next(iter(data), None)
         if first is None:
-            raise ScriptError("the dataset is empty", where="rt.feed", hint="its files, its filter or its take")
+            raise empty("rt.feed")
         size = int(tf.nest.flatten(first)[0].shape[0])
     replicas = rt.strategy.num_replicas_in_sync
     if size % replicas:

@@ -17,7 +17,7 @@ import tensorflow as tf
 from hwal.errors import ScriptError
 from hwal_keras.data import apart, check_classes, feed_of
 from hwal_keras.denominators import make_whole
-from hwal_keras.feed import ENDS, Feed
+from hwal_keras.feed import ENDS, Feed, empty
 from hwal_keras.optimizing import rate_of
 from hwal_keras.predicting import Predictor
 from hwal_keras.step import holds_back, test_step, train_step
@@ -207,6 +207,8 @@ class Fitted:
                 try:
                     self._tests(iterator)
                 except ENDS:
+                    if number == 0:
+                        raise empty("model.evaluate, or the validation_data of model.fit") from None
                     break
                 rt.pulse.tick()
                 followers.on_test_batch_end(number, {})
@@ -281,6 +283,8 @@ class Training:
                 try:
                     losses, sizes = self._steps(iterator, tf.constant(number)) if number > 1 else self._step(iterator)
                 except ENDS:
+                    if at == 0:
+                        raise empty("model.fit") from None
                     self._ran_out(at)
                     return
                 rate = rate_of(model.optimizer)
@@ -322,7 +326,13 @@ def _function(model: Any, function: Any) -> Any:
 
 
 def _has_end(feed: Feed, steps: int | None, where: str, name: str) -> None:
-    """Raises ScriptError for a dataset that is repeated for ever where nobody says how many steps to take of it."""
+    """Raises ScriptError for a dataset without end where nobody says how many steps to take of it, and for no step at all."""
+    if steps is not None and steps < 1:
+        raise ScriptError(
+            f"{name}={steps} is no step at all", where=where, hint=f"{name}=1 or more, or none for the whole dataset"
+        )
+    if feed.batches == 0:
+        raise empty(where)
     if steps is None and feed.endless:
         raise ScriptError("the dataset has no end", where=where, hint=f"{name}=N, or leave .repeat() out")
 

@@ -158,6 +158,31 @@ def test_what_several_replicas_cannot_do_is_told_before_the_first_step(
             break
 
 
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_an_empty_dataset_is_told_and_no_loss_made_up(tmp_path: Path, replicas: int) -> None:
+    x, y = jobs.rows(64)
+    none = jobs.dataset().filter(lambda x, y: False)
+    with jobs.start(tmp_path, replicas) as rt:
+        model = jobs.compiled(rt)
+        for call in (
+            lambda: model.evaluate(none),
+            lambda: model.evaluate(x[:0], y[:0]),
+            lambda: list(rt.feed(none, train=False)),
+            lambda: list(rt.feed(none)),
+            lambda: model.fit(none),
+            lambda: model.fit(none, epochs=2, steps_per_epoch=3),
+            lambda: model.fit(jobs.dataset(20, 32).unbatch().batch(32, drop_remainder=True)),
+        ):
+            with pytest.raises(ScriptError, match="the dataset is empty"):
+                call()
+        for call in (lambda: model.evaluate(x, y, steps=0), lambda: model.fit(x, y, steps_per_epoch=0)):
+            with pytest.raises(ScriptError, match="=0 is no step at all"):
+                call()
+        with pytest.raises(ScriptError, match="the dataset is empty"):
+            model.fit(x, y, validation_data=(x[:0], y[:0]))
+        assert rt.steps_done == 0
+
+
 def test_a_keras_that_weighs_replicas_otherwise_is_refused() -> None:
     options.check_version(keras.__version__)
     with pytest.raises(VersionError, match=r"this is Keras 3\.5\.0, and hwal trains by Keras 3\.8 or later"):
