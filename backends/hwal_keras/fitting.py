@@ -18,9 +18,9 @@ from hwal.errors import ScriptError
 from hwal_keras.data import apart, check_classes, feed_of
 from hwal_keras.denominators import make_whole
 from hwal_keras.feed import ENDS, Feed, empty
-from hwal_keras.optimizing import rate_of
 from hwal_keras.predicting import Predictor
-from hwal_keras.step import holds_back, test_step, train_step
+from hwal_keras.step import by_xla, in_graph, test_step
+from hwal_keras.training import Step, Stopped, Training
 
 if TYPE_CHECKING:
     from hwal_keras.runtime import SharedKerasRuntime
@@ -40,6 +40,7 @@ class Fitted:
         self._rt = rt
         self._model = model
         self._tests: Any = None
+        self._steps: dict[Any, Step] = {}
 
     def compile(self, *args: Any, **options: Any) -> None:
         """Keras's own, for a model that is compiled after rt.prepare, or anew between two calls of fit."""
@@ -47,6 +48,7 @@ class Fitted:
         before = getattr(model, "optimizer", None)
         type(model).compile(model, *args, **options)
         self._tests = None  # which is a graph of the loss and metrics that were
+        self._steps.clear()
         self._rt.compiled(model, before)
 
     # training
@@ -117,7 +119,7 @@ class Fitted:
                 "with another number of them it goes on"
             )
         part = (first, rt.fits.end) if goes_on else None
-        training = Training(rt, model, feed, length, part, class_weight, followers if follows else None)
+        training = Training(rt, model, self._step(class_weight), feed, length, part, followers if follows else None)
         before = first - initial_epoch  # the run's epochs less those of this call
         self._epochs(training, validate, followers, before)
         return model.history
@@ -147,6 +149,15 @@ class Fitted:
         rt.unfinished = None
         model.optimizer.finalize_variable_values(model.trainable_variables)
         followers.on_train_end(logs)
+
+    def _step(self, class_weight: Mapping[int, float] | None) -> Step:
+        """The train step, compiled once for all calls of fit between which nothing of it has changed."""
+        model, weights = self._model, class_weight or {}
+        trained = tuple(map(id, model.trainable_variables))
+        key = (tuple(sorted(weights.items())), trained, model.jit_compile, model.run_eagerly)
+        if key not in self._steps:
+            self._steps[key] = Step(self._rt, model, weights)
+        return self._steps[key]
 
     def _stop(self, end: int) -> None:
         """A callback has ended this call before that epoch."""
@@ -196,8 +207,8 @@ class Fitted:
     def _measure(self, feed: Feed, steps: int | None, followers: Any) -> dict[str, Any]:
         rt, model = self._rt, self._model
         if self._tests is None:
-            one = _compiled(model, test_step(model, rt.strategy, rt.static_shapes))
-            self._tests = _function(model, lambda iterator: rt.strategy.run(one, args=(next(iterator),)))
+            one = by_xla(model, test_step(model, rt.strategy, rt.static_shapes))
+            self._tests = in_graph(model, lambda iterator: rt.strategy.run(one, args=(next(iterator),)))
         model.reset_metrics()
         followers.on_test_begin()
         with rt.reading(feed):
@@ -216,113 +227,6 @@ class Fitted:
         logs = _numbers(model.get_metrics_result())
         followers.on_test_end(logs)
         return logs
-
-
-class Stopped(Exception):
-    """A callback ends training in the midst of an epoch, whose feed is left where it stands."""
-
-
-class Training:
-    """The steps of a call of fit."""
-
-    def __init__(
-        self,
-        rt: SharedKerasRuntime,
-        model: Any,
-        feed: Feed,
-        count: int | None,
-        goes_on: tuple[int, int] | None,
-        class_weight: Mapping[int, float] | None,
-        followers: Any,
-    ) -> None:
-        """`count`: global batches of an epoch, None where nobody knows. `goes_on`: where each epoch's data begin where those
-        of the one before end, the first of this call, among the run's epochs, and their end; else None. `followers`: None
-        without callbacks."""
-        self._rt, self._model, self._feed, self._count = rt, model, feed, count
-        self._goes_on, self._followers = goes_on, followers
-        self._iterator: Any = None
-        self._tells = True  # whether a step tells its loss
-        weights = None
-        if class_weight:
-            weights = tf.constant([float(class_weight.get(number, 1.0)) for number in range(max(class_weight) + 1)])
-        self._holds = holds_back(model, rt.strategy, rt.on_host)
-        one = _compiled(model, train_step(model, rt.strategy, rt.static_shapes, weights, self._holds))
-        results = rt.strategy.experimental_local_results
-
-        def step(iterator: Any) -> Any:
-            loss, size = rt.strategy.run(one, args=(next(iterator),))
-            self._tells = loss is not None  # known once this is traced
-            return tf.cast(results(loss)[0], tf.float32) if self._tells else 0.0, results(size)[0]
-
-        def steps(iterator: Any, number: Any) -> Any:
-            losses, sizes = tf.TensorArray(tf.float32, number), tf.TensorArray(tf.int32, number)
-            for at in tf.range(number):
-                loss, size = step(iterator)
-                losses, sizes = losses.write(at, loss), sizes.write(at, size)
-            return losses.stack(), sizes.stack()
-
-        self._step, self._steps = _function(model, step), _function(model, steps)
-
-    def epoch(self) -> None:
-        """Does the steps that are left of the epoch. Raises Stopped where a callback ends training before they are done."""
-        rt, model, followers = self._rt, self._model, self._followers
-        with rt.reading(self._feed, self._count) as skip:
-            if skip is None:
-                return
-            if self._count is not None and skip >= self._count:
-                if self._goes_on is None:
-                    rt.passes.skip(self._feed.number)
-                return
-            rt.check_loaded()
-            iterator, at = self._begin(skip), skip
-            while self._count is None or at < self._count:
-                left = 1 if self._count is None else self._count - at
-                number = min(int(model.steps_per_execution), left)
-                if followers is not None:
-                    followers.on_train_batch_begin(at)
-                try:
-                    losses, sizes = self._steps(iterator, tf.constant(number)) if number > 1 else self._step(iterator)
-                except ENDS:
-                    if at == 0:
-                        raise empty("model.fit") from None
-                    self._ran_out(at)
-                    return
-                rate = rate_of(model.optimizer)
-                several = list(zip(losses, sizes, strict=True)) if number > 1 else [(losses, sizes)]
-                for place, (loss, size) in enumerate(several, 1):
-                    rt.after_step(loss if self._tells else None, rate, int(size), last=place == number, held=self._holds)
-                at += number
-                if self._goes_on is not None:
-                    rt.passes.drawn(self._feed.number, self._behind(at))
-                if followers is not None:
-                    followers.on_train_batch_end(at - 1, model.get_metrics_result())
-                if model.stop_training:
-                    raise Stopped
-
-    def _begin(self, skip: int) -> Any:
-        if self._goes_on is None:
-            return iter(self._feed.parts(skip))
-        if self._iterator is None:
-            first, end = self._goes_on
-            self._iterator = iter(self._feed.parts(self._behind(skip), (end - first) * (self._count or 0), first))
-        return self._iterator
-
-    def _behind(self, at: int) -> int:
-        """Batches of this call of fit up to that one of the epoch in progress."""
-        first = 0 if self._goes_on is None else self._goes_on[0]
-        return (self._rt.progress.epoch - first) * (self._count or 0) + at
-
-    def _ran_out(self, at: int) -> None:
-        if self._count is not None and at < self._count:
-            self._rt.say_once(f"the dataset gave {at} batches of the {self._count} that an epoch should have")
-
-
-def _compiled(model: Any, step: Any) -> Any:
-    return tf.function(step, jit_compile=True, reduce_retracing=True) if model.jit_compile else step
-
-
-def _function(model: Any, function: Any) -> Any:
-    return function if model.run_eagerly else tf.function(function, reduce_retracing=True)
 
 
 def _has_end(feed: Feed, steps: int | None, where: str, name: str) -> None:

@@ -105,6 +105,16 @@ def _applied(optimizer: Any, gradients: Any, variables: Any) -> Any:
     return tf.constant(0)
 
 
+def by_xla(model: Any, step: Any) -> Any:
+    """The step of one replica, compiled by XLA where the model is to be."""
+    return tf.function(step, jit_compile=True, reduce_retracing=True) if model.jit_compile else step
+
+
+def in_graph(model: Any, function: Any) -> Any:
+    """A function over all replicas, as a graph, unless the model is to run eagerly."""
+    return function if model.run_eagerly else tf.function(function, reduce_retracing=True)
+
+
 def holds_back(model: Any, strategy: Any, on_host: bool) -> bool:
     """Whether a step leaves its update out where its loss is no number: on one device, which is the host.
 

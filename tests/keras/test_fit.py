@@ -71,6 +71,37 @@ def test_several_calls_of_fit_are_one_run(tmp_path: Path) -> None:
     assert [line["epoch"] for line in jobs.lines(tmp_path)] == [0] * 3 + [1] * 3 + [2] * 3 and seen == [1, 2]
 
 
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_calls_of_fit_share_a_compiled_step_until_something_of_it_changes(tmp_path: Path, replicas: int) -> None:
+    traced: list[int] = []
+
+    def loss(y: Any, y_pred: Any) -> Any:
+        traced.append(1)
+        return (y - y_pred) ** 2
+
+    with jobs.start(tmp_path, replicas) as rt:
+        model = jobs.compiled(rt, loss)
+
+        def fit(**options: Any) -> bool:
+            """Whether it traces the step anew."""
+            before = len(traced)
+            model.fit(jobs.dataset(), **options)
+            return len(traced) > before
+
+        x, y = jobs.rows()
+        assert fit() and not fit() and not fit(epochs=2)
+        model.fit(x, y, batch_size=32)
+        assert not fit()
+        if replicas == 1:  # each of these takes seconds to trace on two
+            assert fit(class_weight={0: 2.0}) and not fit(class_weight={0: 2.0}) and fit(class_weight={0: 3.0}) and not fit()
+            frozen = model.layers[0].kernel.numpy()
+            model.layers[0].trainable = False
+            assert fit() and (model.layers[0].kernel.numpy() == frozen).all()
+            with rt.scope():
+                model.compile("sgd", loss, **jobs.NO_JIT)
+            assert fit()
+
+
 def test_steps_per_epoch_and_steps_per_execution(tmp_path: Path) -> None:
     with jobs.start(tmp_path / "one") as rt:
         jobs.compiled(rt).fit(rt.feed(jobs.dataset().repeat()), epochs=2, steps_per_epoch=5)
