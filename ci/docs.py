@@ -50,7 +50,7 @@ def backends() -> str:
         talk = caps.collectives or "one process"
         auto = "only when named" if backend.priority is None else f"priority {backend.priority}"
         rows.append(
-            (f"`{name}`", ", ".join(caps.frameworks), talk, auto, f"`pip install 'hwal[{backend.extra}]'`", VERIFIED[name])
+            (f"`{name}`", ", ".join(caps.frameworks), talk, auto, f"`pip install '.[{backend.extra}]'`", VERIFIED[name])
         )
     return table(("--device", "frameworks", "ranks talk over", "auto takes it", "install", "verified"), rows)
 

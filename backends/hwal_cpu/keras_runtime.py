@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from hwal.resident import peak_resident_bytes, resident_bytes
 from hwal.runtime import Job, Memory
 from hwal_keras import workers
+from hwal_keras.quiet import ERRORS, LEVEL, NO_GPU, errors_only
 from hwal_keras.runtime import SharedKerasRuntime
 from hwal_keras.strategy import logical_cpus, mirrored
 
@@ -26,6 +29,9 @@ class CpuKerasRuntime(SharedKerasRuntime):
         if self.world_size > 1:
             return workers.strategy()
         return mirrored(logical_cpus(self.replicas))
+
+    def opening(self) -> AbstractContextManager[None]:
+        return errors_only(NO_GPU) if os.environ.get(LEVEL) in ERRORS else nullcontext()
 
     def memory(self) -> Memory:
         return Memory(resident_bytes(), peak_resident_bytes(), self.job.hardware.memory_bytes, "procfs")

@@ -16,11 +16,14 @@ from importlib.util import find_spec
 from types import ModuleType
 
 LEVEL, ERRORS = "TF_CPP_MIN_LOG_LEVEL", ("2", "3")  # at these the user wants no more than errors
+NOTES = r"WARNING: All log messages before absl|[IW]\d{4} [\d:.]+ "
+NO_GPU = r"E\d{4} [\d:.]+ .*failed call to cuInit"  # no error where no GPU is wanted
 PATIENCE = 1.0  # seconds in which what was written has been passed on
 PASS_ON = r"""
 import re, sys
+left_out = re.compile("|".join(sys.argv[1:]).encode())
 for line in sys.stdin.buffer:
-    if not re.match(rb"WARNING: All log messages before absl|[IW]\d{4} [\d:.]+ ", line):
+    if not left_out.match(line):
         sys.stderr.buffer.write(line)
         sys.stderr.buffer.flush()
 """
@@ -52,11 +55,12 @@ class Quiet(MetaPathFinder):
 
 
 @contextmanager
-def errors_only() -> Iterator[None]:
-    """Of what is written to the standard error within, C++'s log lines that are no errors are left out."""
+def errors_only(*more: str) -> Iterator[None]:
+    """Of what is written to the standard error within, C++'s log lines that are no errors are left out, and what begins with
+    `more`, regular expressions."""
     before = os.dup(2)
     passing = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", PASS_ON], stdin=subprocess.PIPE, stderr=before, start_new_session=True
+        [sys.executable, "-I", "-S", "-c", PASS_ON, NOTES, *more], stdin=subprocess.PIPE, stderr=before, start_new_session=True
     )
     assert passing.stdin is not None
     os.dup2(passing.stdin.fileno(), 2)

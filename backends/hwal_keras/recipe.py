@@ -136,6 +136,7 @@ class Steps(keras.callbacks.Callback):
         self._at_a_call = int(self.model.steps_per_execution)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._rt.progress.last_step = self._last  # what is shown as the end
         self._up_to_the_next()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:

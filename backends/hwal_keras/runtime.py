@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -87,15 +87,21 @@ class SharedKerasRuntime(KerasRuntime):
     def open_strategy(self) -> Any:
         """Opens this process's devices and returns the strategy that trains on them."""
 
+    def opening(self) -> AbstractContextManager[None]:
+        """Within it TensorFlow looks for the devices for the first time."""
+        return nullcontext()
+
     # start and end
 
     def start(self) -> None:
         check_backend({BACKEND: keras.config.backend()})
         options.check_version(keras.__version__)
-        if (note := use_threads(self.job.process.threads)) is not None:
+        with self.opening():
+            note = use_threads(self.job.process.threads)
+            link = workers.meet(self.job, self.run_dir) if self.world_size > 1 else None
+            self.strategy = self.device = self.open_strategy()
+        if note is not None:
             self.say(f"note: {note}")
-        link = workers.meet(self.job, self.run_dir) if self.world_size > 1 else None
-        self.strategy = self.device = self.open_strategy()
         if self.strategy.num_replicas_in_sync < self.world_size:
             raise VersionError(
                 f"TensorFlow made {self.strategy.num_replicas_in_sync} replicas of {self.world_size} processes",

@@ -10,7 +10,7 @@ from hwal.host import Host
 
 TESTED = "2.8.1"
 KNOWN = ("2.8", "2.9")  # torch_xla's last; torch_tpu follows it
-INSTALL = f"pip install 'torch=={TESTED.rpartition('.')[0]}.*' 'torch_xla[tpu]=={TESTED}'"
+INSTALL = f"in an environment of its own: pip install 'torch=={TESTED.rpartition('.')[0]}.*' 'torch_xla[tpu]=={TESTED}'"
 DRIVES = ("tensorflow-tpu",)  # what drives chips of this machine for Keras
 TENSORFLOW = (*DRIVES, "tensorflow", "tensorflow-cpu")
 LIBRARIES = ("TPU_LIBRARY_PATH", "PTXLA_TPU_LIBRARY_PATH")  # variables that name a libtpu.so
@@ -120,6 +120,4 @@ def _successor(host: Host) -> Trouble | None:
     if host.version("torch_tpu") is None:
         return None
     told = (_torch_tpu(host) or "").replace(" is here too", " is installed")
-    return Trouble(
-        f"{told}; it follows torch_xla, and hwal's runtime for it is still to come", f"in an environment of its own: {INSTALL}"
-    )
+    return Trouble(f"{told}; it follows torch_xla, and hwal's runtime for it is still to come", INSTALL)

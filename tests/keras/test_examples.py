@@ -75,4 +75,5 @@ def test_the_language_model_goes_on_where_it_stopped(
     monkeypatch.setenv("HWAL_RESUME", command[5])
     recipe.main(command[6:])
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert "step 6/6" in capsys.readouterr().err
     assert [line["step"] for line in lines] == list(range(1, 7)) and "val_loss" in lines[-1]

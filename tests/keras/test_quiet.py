@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+
+from hwal_keras import quiet
 
 pytestmark = pytest.mark.slow  # starts processes
 NOTES = (
@@ -42,6 +45,22 @@ def test_notes_are_left_out_and_errors_are_not(tmp_path: Path) -> None:
     assert imported(tmp_path, "2") == (0, ["Unable to register cuDNN factory", "and after it all comes"])
     code, said = imported(tmp_path, "0")
     assert code == 0 and "oneDNN custom operations are on." in said
+
+
+def test_where_no_gpu_is_wanted_none_is_missed(capfd: pytest.CaptureFixture[str]) -> None:
+    with quiet.errors_only(quiet.NO_GPU):
+        os.write(2, b"E0000 00:00:1796028665.1 25830 cuda_platform.cc:52] failed call to cuInit: INTERNAL: CUDA error\n")
+        os.write(2, b"E0000 00:00:1796028665.1 25830 other.cc:1] another error\n")
+    assert [line.split("]")[-1].strip() for line in capfd.readouterr().err.splitlines()] == ["another error"]
+
+
+def test_a_process_that_holds_the_pipe_is_not_waited_for() -> None:
+    begun = time.monotonic()
+    with quiet.errors_only():
+        child = subprocess.Popen(["sleep", "30"])
+    assert time.monotonic() - begun < 15
+    child.kill()
+    child.wait()
 
 
 def test_the_last_words_of_a_process_that_dies_of_it_come_through(tmp_path: Path) -> None:
