@@ -99,7 +99,7 @@ class Reporter:
         """The clock of the first step starts here."""
         self._last = perf_counter()
 
-    def step(self, step: int, epoch: int, loss: Any, lr: float | None, samples: int, count: Any) -> None:
+    def step(self, step: int, epoch: int, loss: Any, lr: Any, samples: int, count: Any) -> None:
         if self.run_dir is None:
             return
         now = perf_counter()

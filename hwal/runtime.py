@@ -227,10 +227,10 @@ class Runtime(ABC):
         if self.is_main:
             self.checkpoints.clear_preempted(self.run_dir)
 
-    def step_done(self, loss: Any, lr: float | None, samples: int, count: Any = None) -> None:
+    def step_done(self, loss: Any, lr: Any, samples: int, count: Any = None) -> None:
         """Counts a finished global step and hands its record to the reporter.
 
-        `loss` and `count` may be device scalars; they are read later, on the reporter's thread, and must not change any more.
+        `loss`, `lr` and `count` may be device scalars; they are read later, on the reporter's thread, and must not change then.
         """
         progress = self.progress
         progress.end_step(samples)

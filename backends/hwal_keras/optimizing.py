@@ -57,6 +57,9 @@ def _check(optimizer: Any, replicas: int) -> None:
                 )
 
 
-def rate_of(optimizer: Any) -> float:
-    """The learning rate of the next step."""
-    return float(tf.convert_to_tensor(optimizer.learning_rate))
+def rate_of(optimizer: Any) -> Any:
+    """The learning rate of the step that comes next, a float32 scalar: to be asked within that step's graph, before its update.
+
+    From outside a schedule would be computed operation by operation, which takes longer than a short step.
+    """
+    return tf.cast(tf.convert_to_tensor(optimizer.learning_rate), tf.float32)

@@ -26,7 +26,7 @@ from hwal_keras import fitting, options, saving, trouble, workers
 from hwal_keras.feed import Batch, Feed
 from hwal_keras.fits import Fits
 from hwal_keras.guard import Guard
-from hwal_keras.optimizing import rate_of, reduce_first
+from hwal_keras.optimizing import reduce_first
 from hwal_keras.passes import Passes
 from hwal_keras.step import loss_of, on_replicas
 from hwal_keras.strategy import use_threads
@@ -302,21 +302,20 @@ class SharedKerasRuntime(KerasRuntime):
         if not args or not isinstance(args[0], Batch):
             raise ScriptError("rt.run(step, batch) takes a batch of rt.feed()", hint="for batch in rt.feed(dataset): …")
         batch, rest = args[0], args[1:]
-        if step not in self._functions:
-            self._functions[step] = on_replicas(step, self.strategy, self.static_shapes)
-        result = self._functions[step](batch.parts, rest)
+        optimizer = self.optimizers[0] if self.optimizers and batch.trains else None
+        key = (step, None if optimizer is None else id(optimizer))
+        if key not in self._functions:
+            self._functions[key] = on_replicas(step, self.strategy, self.static_shapes, optimizer)
+        result, rate = self._functions[key](batch.parts, rest)
         if self.at_work is not None and batch.trains:
-            self.after_step(loss_of(result), self._rate(), batch.size)
+            self.after_step(loss_of(result), rate, batch.size)
         return result
 
-    def _rate(self) -> float | None:
-        return rate_of(self.optimizers[0]) if self.optimizers else None
-
-    def after_step(self, loss: Any, lr: float | None, size: int, last: bool = True, held: bool = False) -> None:
+    def after_step(self, loss: Any, lr: Any, size: int, last: bool = True, held: bool = False) -> None:
         """A step is done: counts it, looks at its loss, and ends the run where it was asked to; after the last of several
         that the device did for one call. `held`: with a loss that is no number its update was left out."""
-        if self.on_host and loss is not None:
-            loss = float(loss)
+        if self.on_host:
+            loss, lr = (None if value is None else float(value) for value in (loss, lr))
         self.step_done(loss, lr, size)
         if loss is not None:
             self._unchecked.append((self.steps_done, loss, held))

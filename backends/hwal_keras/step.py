@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from hwal.errors import ScriptError
 from hwal_keras.denominators import check_losses, counting
+from hwal_keras.optimizing import rate_of
 
 
 def trimmed(values: Any, rows: Any) -> Any:
@@ -22,8 +23,11 @@ def trimmed(values: Any, rows: Any) -> Any:
     return tf.nest.map_structure(lambda value: value[:rows], values)
 
 
-def on_replicas(step: Callable[..., Any], strategy: Any, static: bool) -> Callable[[Any, Any], Any]:
-    """A step of the script's own, `step(values, size, *rest)`, on every replica: what they return is added up.
+def on_replicas(
+    step: Callable[..., Any], strategy: Any, static: bool, optimizer: Any = None
+) -> Callable[[Any, Any], tuple[Any, Any]]:
+    """A step of the script's own, `step(values, size, *rest)`, on every replica: what they return is added up, and beside it
+    stands the learning rate that the optimizer has in that step; None without one.
 
     Raises ScriptError, when called, where that are a replica's rows.
     """
@@ -34,26 +38,30 @@ def on_replicas(step: Callable[..., Any], strategy: Any, static: bool) -> Callab
         real, size, values = parts
         if replicas > 1 and not static:
             values = trimmed(values, real)
+        rate = None if optimizer is None else rate_of(optimizer)
         results = step(values, tf.cast(size, tf.float32), *rest)
         if replicas > 1:
             rows.extend(_of_rows(results, values, static))
-        return None if rows else results
+        return (None if rows else results), rate
 
     def everywhere(parts: Any, rest: Any) -> Any:
-        results = strategy.run(replica, args=(parts, rest))
-        return tf.nest.map_structure(lambda value: None if value is None else strategy.reduce("SUM", value, axis=None), results)
+        results, rate = strategy.run(replica, args=(parts, rest))
+        added = tf.nest.map_structure(
+            lambda value: None if value is None else strategy.reduce("SUM", value, axis=None), results
+        )
+        return added, None if rate is None else strategy.experimental_local_results(rate)[0]
 
     function = tf.function(everywhere, reduce_retracing=True)
 
-    def run(parts: Any, rest: Any) -> Any:
-        results = function(parts, rest)
+    def run(parts: Any, rest: Any) -> tuple[Any, Any]:
+        results, rate = function(parts, rest)
         if rows:
             raise ScriptError(
                 f"the step returns a row for each of its replica's, {rows[0]}, and rt.run() adds up what replicas return",
                 where="rt.run",
                 hint="return sums over the rows; predictions come of model.predict()",
             )
-        return results
+        return results, rate
 
     return run
 

@@ -32,25 +32,31 @@ class Step:
             weights = tf.constant([float(class_weight.get(number, 1.0)) for number in range(max(class_weight) + 1)])
         self.tells = True
         self.holds = holds_back(model, rt.strategy, rt.on_host)
-        one = by_xla(model, train_step(model, rt.strategy, rt.static_shapes, weights, self.holds))
+        update = train_step(model, rt.strategy, rt.static_shapes, weights, self.holds)
         results = rt.strategy.experimental_local_results
 
+        def replica(parts: Any) -> Any:
+            rate = rate_of(model.optimizer)
+            return *update(parts), rate
+
+        one = by_xla(model, replica)
+
         def step(iterator: Any) -> Any:
-            loss, size = rt.strategy.run(one, args=(next(iterator),))
+            loss, size, rate = rt.strategy.run(one, args=(next(iterator),))
             self.tells = loss is not None  # known once this is traced
-            return tf.cast(results(loss)[0], tf.float32) if self.tells else 0.0, results(size)[0]
+            return tf.cast(results(loss)[0], tf.float32) if self.tells else 0.0, results(size)[0], results(rate)[0]
 
         def steps(iterator: Any, number: Any) -> Any:
-            losses, sizes = tf.TensorArray(tf.float32, number), tf.TensorArray(tf.int32, number)
+            losses, sizes, rates = (tf.TensorArray(kind, number) for kind in (tf.float32, tf.int32, tf.float32))
             for at in tf.range(number):
-                loss, size = step(iterator)
-                losses, sizes = losses.write(at, loss), sizes.write(at, size)
-            return losses.stack(), sizes.stack()
+                loss, size, rate = step(iterator)
+                losses, sizes, rates = losses.write(at, loss), sizes.write(at, size), rates.write(at, rate)
+            return losses.stack(), sizes.stack(), rates.stack()
 
         self._one, self._several = in_graph(model, step), in_graph(model, steps)
 
-    def __call__(self, iterator: Any, number: int) -> list[tuple[Any, Any]]:
-        """Does so many steps: (loss, rows) of each."""
+    def __call__(self, iterator: Any, number: int) -> list[tuple[Any, Any, Any]]:
+        """Does so many steps: (loss, rows, learning rate) of each."""
         if number == 1:
             return [self._one(iterator)]
         return list(zip(*self._several(iterator, tf.constant(number)), strict=True))
@@ -100,8 +106,7 @@ class Training:
                         raise empty("model.fit") from None
                     self._ran_out(at)
                     return
-                rate = rate_of(model.optimizer)
-                for place, (loss, size) in enumerate(done, 1):
+                for place, (loss, size, rate) in enumerate(done, 1):
                     rt.after_step(loss if step.tells else None, rate, int(size), last=place == number, held=step.holds)
                 at += number
                 if self._goes_on is not None:

@@ -53,7 +53,8 @@ def test_a_loop_of_ones_own_gives_one_curve_too(tmp_path: Path) -> None:
         with jobs.start(run_dir, replicas) as rt:
             data = jobs.dataset()
             with rt.scope():
-                model, optimizer = jobs.network(), keras.optimizers.Adam(0.01, global_clipnorm=0.5)
+                rate = keras.optimizers.schedules.PiecewiseConstantDecay([3], [0.01, 0.005])
+                model, optimizer = jobs.network(), keras.optimizers.Adam(rate, global_clipnorm=0.5)
             rt.prepare(model, optimizer)
 
             def step(batch: Any, size: Any) -> Any:
@@ -77,6 +78,7 @@ def test_a_loop_of_ones_own_gives_one_curve_too(tmp_path: Path) -> None:
                 assert rt.steps_done == done and count == jobs.ROWS
                 rt.log(validation=rt.mean(total, count))
         assert jobs.lines(run_dir)[-1]["validation"] == pytest.approx(total / count, rel=LIMIT)
+        assert [line["lr"] for line in jobs.lines(run_dir)] == pytest.approx([0.01] * 4 + [0.005] * 5)
         return jobs.losses(run_dir)
 
     assert trained(4) == pytest.approx(trained(1), rel=LIMIT)

@@ -103,11 +103,13 @@ def test_calls_of_fit_share_a_compiled_step_until_something_of_it_changes(tmp_pa
 
 
 def test_steps_per_epoch_and_steps_per_execution(tmp_path: Path) -> None:
-    with jobs.start(tmp_path / "one") as rt:
-        jobs.compiled(rt).fit(rt.feed(jobs.dataset().repeat()), epochs=2, steps_per_epoch=5)
-    with jobs.start(tmp_path / "many") as rt:
-        model = jobs.compiled(rt, steps_per_execution=4)
-        model.fit(rt.feed(jobs.dataset().repeat()), epochs=2, steps_per_epoch=5)
+    """Each step has its own loss, rows and learning rate, however many are done for one call."""
+    for name, number in (("one", 1), ("many", 4)):
+        with jobs.start(tmp_path / name) as rt:
+            model = jobs.compiled(rt, steps_per_execution=number)
+            model.optimizer.learning_rate = keras.optimizers.schedules.PiecewiseConstantDecay([3, 7], [0.01, 0.02, 0.03])
+            model.fit(rt.feed(jobs.dataset().repeat()), epochs=2, steps_per_epoch=5)
+        assert [line["lr"] for line in jobs.lines(tmp_path / name)] == pytest.approx([0.01] * 4 + [0.02] * 4 + [0.03] * 2)
     assert jobs.losses(tmp_path / "many") == pytest.approx(jobs.losses(tmp_path / "one"), rel=1e-6)
     assert [line["step"] for line in jobs.lines(tmp_path / "many")] == list(range(1, 11))
     assert [line["samples"] for line in jobs.lines(tmp_path / "many")[:4]] == [32, 32, 5, 32]
