@@ -18,6 +18,7 @@ from hwal.errors import ScriptError
 from hwal_keras.data import apart, check_classes, feed_of
 from hwal_keras.denominators import make_whole
 from hwal_keras.feed import ENDS, Feed, empty
+from hwal_keras.history import behind
 from hwal_keras.predicting import Predictor
 from hwal_keras.step import by_xla, in_graph, test_step
 from hwal_keras.training import Step, Stopped, Training
@@ -121,15 +122,17 @@ class Fitted:
         part = (first, rt.fits.end) if goes_on else None
         training = Training(rt, model, self._step(class_weight), feed, length, part, followers if follows else None)
         before = first - initial_epoch  # the run's epochs less those of this call
-        self._epochs(training, validate, followers, before)
+        self._epochs(training, validate, followers, before, first)
         return model.history
 
-    def _epochs(self, training: Training, validate: Callable[[int], dict[str, Any]], followers: Any, before: int) -> None:
-        """The epochs that are left of a call of fit, whose first is the run's `before`."""
+    def _epochs(
+        self, training: Training, validate: Callable[[int], dict[str, Any]], followers: Any, before: int, first: int
+    ) -> None:
+        """The epochs that are left of a call of fit, which begins at the run's epoch `first`, and counts from `before`."""
         rt, model = self._rt, self._model
         model.stop_training = False
         followers.on_train_begin()
-        logs: dict[str, Any] = {}
+        logs = self._recall(before, first)
         for number in rt.epochs(rt.fits.end):
             epoch = number - before
             model.reset_metrics()
@@ -158,6 +161,17 @@ class Fitted:
         if key not in self._steps:
             self._steps[key] = Step(self._rt, model, weights)
         return self._steps[key]
+
+    def _recall(self, before: int, first: int) -> dict[str, Any]:
+        """Has History tell the epochs of this call that a resumed run has behind it; returns the logs of the last of them."""
+        history, logs = self._model.history, {}
+        names = self._model.get_metrics_result()
+        for number, told in behind(self._rt, first, self._rt.fits.end):
+            logs = {name: value for name, value in told.items() if name.removeprefix("val_") in names}
+            history.epoch.append(number - before)
+            for name, value in logs.items():
+                history.history.setdefault(name, []).append(value)
+        return logs
 
     def _stop(self, end: int) -> None:
         """A callback has ended this call before that epoch."""
