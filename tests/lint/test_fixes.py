@@ -82,6 +82,9 @@ TENSORFLOW: list[tuple[str, str, str]] = [
         "[]",  # the program before raises
     ),
     ("XLA107", JIT + "def f(x):\n    return tf.cast(tf.cast(x, tf.float64) * 2.0, tf.float32)\n", f"[f({X})]"),
+    ("XLA201", JIT + "def f(x):\n    return tf.reduce_sum(tf.boolean_mask(x * 2.0, x > 0.0))\n", f"[f({X}), f(-{X})]"),
+    ("XLA201", JIT + "def f(x):\n    return tf.reduce_sum(x[x > 2.0])\n", f"[f({X}), f(-{X})]"),
+    ("XLA201", JIT + "def f(x):\n    m = x > 2.0\n    return tf.reduce_mean(x[m])\n", f"[f({X})]"),
     (
         "XLA201",
         JIT + "def f(y, p):\n    m = y > 0.0\n    return tf.reduce_mean(tf.boolean_mask(tf.square(y - p), m))\n",

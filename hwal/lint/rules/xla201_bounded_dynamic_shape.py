@@ -22,7 +22,7 @@ Good:
         m = tf.cast(y > 0.0, tf.float32)
         return tf.reduce_sum(m * tf.square(y - p)) / tf.maximum(tf.reduce_sum(m), 1.0)
 
-Fix safety: unsafe: a mean over no element is 0 instead of NaN.
+Fix safety: unsafe: a mean over no element is 0 instead of NaN; the mask must have the shape of what it picks from.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from collections.abc import Iterator
 
 from hwal.lint import edits
 from hwal.lint.diagnostic import Finding, Fix, Rule, tpu_error
-from hwal.lint.events import Call, Place, Trace
+from hwal.lint.events import Place, Trace
 from hwal.lint.shapes import BROADCASTING
 from hwal.lint.values import Value
 
@@ -60,16 +60,15 @@ def _check(trace: Trace) -> Iterator[Finding]:
                 call.node,
                 f"{call.method or call.short} has as many elements as the data says: XLA pads it to the largest number",
                 HELP,
-                fix=_mean(trace, call),
+                fix=_fix(trace, call.node, _picked(call.node) if call.short == "boolean_mask" else None),
             )
         elif call.short in ("nn.top_k",) and len(call.args) > 1 and call.args[1].data and call.args[1].is_tensor:
             yield Finding(call.node, "top_k with a tensor k: XLA pads it to the largest number", "a Python number for k")
     for part in trace.subscripts:
         if part.base.is_tensor and not part.store:
             if any(value.is_tensor and value.dtype == "bool" for value in part.indices):
-                yield Finding(
-                    part.node, "x[mask] has as many elements as the data says: XLA pads it to the largest number", HELP
-                )
+                what = "x[mask] has as many elements as the data says: XLA pads it to the largest number"
+                yield Finding(part.node, what, HELP, fix=_fix(trace, part.node, (part.node.value, part.node.slice)))
             elif moving := [bound for label, bound in part.bounds if label != "step" and bound.is_tensor and bound.data]:
                 sifted = any(bound.sifted for bound in moving)
                 what = "a tensor's value" if not sifted else "a value computed from as many elements as the data says"
@@ -113,23 +112,26 @@ def _meets(bounded: Value, other: Value) -> bool:
     return any(place + shift >= 0 and other.shape[place + shift] != 1 for place in moving)
 
 
-def _mean(trace: Trace, call: Call) -> Fix | None:
-    """`tf.reduce_mean(tf.boolean_mask(v, m))` becomes a weighted mean."""
+def _picked(call: ast.Call) -> tuple[ast.expr, ast.expr] | None:
+    """The values and the mask of `tf.boolean_mask(v, m)`."""
+    return (call.args[0], call.args[1]) if len(call.args) == 2 and not call.keywords else None
+
+
+def _fix(trace: Trace, node: ast.expr, picked: tuple[ast.expr, ast.expr] | None) -> Fix | None:
+    """A mean of picked values becomes a weighted mean, their sum one of zeros where the mask is not."""
     source = trace.function.module
-    parent = source.parents.get(call.node)
+    parent = source.parents.get(node)
     tf = edits.module_name(source, "tensorflow")
-    if (
-        call.short == "boolean_mask"
-        and tf
-        and isinstance(parent, ast.Call)
-        and source.names.resolve(parent.func) == "tensorflow.reduce_mean"
-        and len(parent.args) == 1
-        and not parent.keywords
-        and len(call.node.args) == 2
-        and not call.node.keywords
-        and all(isinstance(n, ast.Name | ast.Attribute | ast.Call | ast.BinOp | ast.Compare) for n in call.node.args)
-    ):
-        value, mask = (edits.text(source, arg) for arg in call.node.args)
+    if tf is None or picked is None or not isinstance(parent, ast.Call) or len(parent.args) != 1 or parent.keywords:
+        return None
+    if not all(isinstance(n, ast.Name | ast.Attribute | ast.Call | ast.BinOp | ast.Compare) for n in picked):
+        return None
+    value, mask = (edits.text(source, part) for part in picked)
+    reduced = source.names.resolve(parent.func)
+    if reduced == "tensorflow.reduce_sum":
+        new = f"{tf}.reduce_sum({tf}.where({mask}, {value}, 0))"
+        return Fix("unsafe", "the mask must have the shape of the values", (edits.replace(source, parent, new),))
+    if reduced == "tensorflow.reduce_mean":
         weight = f"{tf}.cast({mask}, ({value}).dtype)"
         new = f"({tf}.reduce_sum({weight} * ({value})) / {tf}.maximum({tf}.reduce_sum({weight}), 1))"
         return Fix("unsafe", "a mean over nothing is 0, not NaN", (edits.replace(source, parent, new),))
