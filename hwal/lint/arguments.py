@@ -46,7 +46,7 @@ def root_arguments(function: Function, context: Context, sites: Iterable[Site]) 
     sites = list(sites)
     literals = passed_literals(parameters, sites) | used_as_plain(function)
     tensors = passed_tensors(parameters, sites)
-    floats, whole = used_as_float(function), used_as_tensor(function)
+    floats, whole, spread = used_as_float(function), used_as_tensor(function), used_as_structure(function)
     for index, parameter in enumerate([*parameters, *args.kwonlyargs]):
         name = parameter.arg
         if specs is not None and index < len(specs):
@@ -55,8 +55,8 @@ def root_arguments(function: Function, context: Context, sites: Iterable[Site]) 
             found[name] = tensors[name]
         else:
             found[name] = _guess(name, parameter.annotation, defaults.get(name), name in literals, context)
-            if found[name].what == ARGUMENT and name in whole:
-                found[name] = found[name]._replace(what=None)
+            if found[name].is_tensor and name in (whole if found[name].what == ARGUMENT else spread):
+                found[name] = found[name]._replace(what=None if name in whole else ARGUMENT)
             if name in floats and found[name].is_tensor and found[name].dtype is None:
                 found[name] = found[name]._replace(dtype="float32")
     if args.vararg:
@@ -132,6 +132,17 @@ def used_as_tensor(function: Function) -> set[str]:
         shaped = isinstance(node, ast.Attribute) and node.attr in ("shape", "dtype", "ndim")
         sliced = isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple)
         if isinstance(node, ast.Attribute | ast.Subscript) and (shaped or sliced):
+            found.add(_name(node.value))
+    return found
+
+
+def used_as_structure(function: Function) -> set[str]:
+    """The names that a function's body takes apart, as lists and tuples are: `f(*rest)`, `a, b = pair`."""
+    found: set[str] = set()
+    for node in ast.walk(function.node):
+        starred = isinstance(node, ast.Starred) and isinstance(node.ctx, ast.Load)
+        unpacked = isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple)
+        if isinstance(node, ast.Starred | ast.Assign) and (starred or unpacked):
             found.add(_name(node.value))
     return found
 
