@@ -55,8 +55,10 @@ def root_arguments(function: Function, context: Context, sites: Iterable[Site]) 
             found[name] = tensors[name]
         else:
             found[name] = _guess(name, parameter.annotation, defaults.get(name), name in literals, context)
-            if found[name].is_tensor and name in (whole if found[name].what == ARGUMENT else spread):
-                found[name] = found[name]._replace(what=None if name in whole else ARGUMENT)
+            if found[name].is_tensor and name in whole:
+                found[name] = found[name]._replace(what="single")
+            elif found[name].is_tensor and name in spread:
+                found[name] = found[name]._replace(what=ARGUMENT)
             if name in floats and found[name].is_tensor and found[name].dtype is None:
                 found[name] = found[name]._replace(dtype="float32")
     if args.vararg:
@@ -126,25 +128,24 @@ def used_as_plain(function: Function) -> set[str]:
 
 
 def used_as_tensor(function: Function) -> set[str]:
-    """The names that a function's body treats as one tensor, and no list of them: `x.shape`, `x[:, 0]`."""
+    """The names that a function's body treats as one tensor, and no list of them, and that are never given another value:
+    `x.shape`, `x[:, 0]`."""
     found: set[str] = set()
+    bound: set[str] = set()
     for node in ast.walk(function.node):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            bound.add(node.id)
         shaped = isinstance(node, ast.Attribute) and node.attr in ("shape", "dtype", "ndim")
         sliced = isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple)
         if isinstance(node, ast.Attribute | ast.Subscript) and (shaped or sliced):
             found.add(_name(node.value))
-    return found
+    return found - bound
 
 
 def used_as_structure(function: Function) -> set[str]:
-    """The names that a function's body takes apart, as lists and tuples are: `f(*rest)`, `a, b = pair`."""
-    found: set[str] = set()
-    for node in ast.walk(function.node):
-        starred = isinstance(node, ast.Starred) and isinstance(node.ctx, ast.Load)
-        unpacked = isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple)
-        if isinstance(node, ast.Starred | ast.Assign) and (starred or unpacked):
-            found.add(_name(node.value))
-    return found
+    """The names that a function's body spreads, as lists and tuples are: `f(*rest)`."""
+    starred = (node for node in ast.walk(function.node) if isinstance(node, ast.Starred))
+    return {_name(node.value) for node in starred if isinstance(node.ctx, ast.Load)}
 
 
 def _name(node: ast.expr) -> str:
