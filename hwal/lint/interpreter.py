@@ -16,7 +16,7 @@ from hwal.lint.statements import Statements
 from hwal.lint.values import EAGER, LAYER, LIST, NOTHING, NUMPY, PLAIN, TENSOR, Shape, Value, constant
 
 DEPTH = 8
-VARIANTS = 6
+VARIANTS = 16
 """How deep calls are followed, and with how many different sets of arguments one function is traced."""
 
 WEIGHT_METHODS = ("add_weight", "add_variable", "add_state")
