@@ -196,7 +196,12 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("compile", switch, "", "torch.compile the model"),
     Setting("deterministic", switch, "", "bitwise equal losses at any world that divides --virtual-ranks"),
     Setting("out", str, "DIR", "the run's folder (default: runs/NAME, a new one for each run)"),
-    Setting("resume", str, "DIR", "go on from the newest good checkpoint in DIR (default: --out)"),
+    Setting(
+        "resume",
+        str,
+        "DIR",
+        "go on from the newest good checkpoint in DIR (default: --out, else SCRIPT's newest run, where there is one)",
+    ),
     Setting("keep", str, "RULE", "checkpoints to keep: last:N, best:METRIC, or all (default last:3)"),
     Setting("seed", whole, "N", "seed of initialisation, data order and dropout (default 42)"),
     Setting(

@@ -11,6 +11,8 @@ from pathlib import Path
 from hwal.checkpoint import MANIFEST, Checkpoints, Manifest, verify
 from hwal.errors import CheckpointError
 
+BEGUN = ("plan.json", "metrics.jsonl", "checkpoints")  # what a run leaves, from rt.prepare on
+
 
 @dataclass(frozen=True)
 class Found:
@@ -26,8 +28,13 @@ class Found:
         return sum(sums.bytes for name, sums in files if name.startswith("model") and name.endswith(".safetensors"))
 
 
-def find(source: Path, own: Checkpoints, run_dir: Path, framework: str, say: Callable[[str], None]) -> Found:
+def find(
+    source: Path, own: Checkpoints, run_dir: Path, framework: str, say: Callable[[str], None], out: str | None = None
+) -> Found | None:
     """The newest good checkpoint of the run in `source`, or the one that `source` is. `own`: those of `run_dir`'s run.
+
+    None, which is told, where `source` is that run itself and nothing was saved in it: it begins from the start. `out`: what
+    --out said; without it, a folder in which no run has left a file is a mistake.
 
     Raises CheckpointError.
     """
@@ -43,6 +50,9 @@ def find(source: Path, own: Checkpoints, run_dir: Path, framework: str, say: Cal
                 where=str(source),
                 hint="start anew without --resume, into another --out",
             )
+        if found is None and own is checkpoints and (out is not None or any((source / name).exists() for name in BEGUN)):
+            say(f"nothing was saved in {source} yet: begins from the start")
+            return None
     if found is None:
         raise CheckpointError(
             "there is no checkpoint to resume from" if source.exists() else "there is no such folder",
@@ -62,3 +72,13 @@ def resume_command(command: str, run_dir: Path, flags: argparse.ArgumentParser, 
             flag = f"--{name.replace('_', '-')}"
             words += [word for one in (value if isinstance(value, list) else [value]) for word in (flag, str(one))]
     return shlex.join([*words, "--steps", str(2 * args.steps)])
+
+
+def source_of(run_dir: Path, resumed: str | None) -> Path | None:
+    """What there is to go on from: the run itself, once it has saved, else what it was to go on from."""
+    return next((folder for folder in (run_dir, *([Path(resumed)] if resumed else [])) if is_saved(folder)), None)
+
+
+def is_saved(folder: Path) -> bool:
+    """Whether there is a checkpoint, or it is one itself."""
+    return (folder / MANIFEST).exists() or any(folder.glob("checkpoints/step-*"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from collections.abc import Iterator, Mapping
 from itertools import count
 from pathlib import Path
@@ -12,10 +11,10 @@ from pathlib import Path
 from hwal.env import RUN_DIR, Settings
 from hwal.errors import OutputError, UsageError
 from hwal.launch.world import job_id, starts_again
+from hwal.provenance import folder_name, is_called, is_of
 from hwal.values import SLICE, World
 
 RUNS = Path("runs")
-TRACES = ("metrics.jsonl", "checkpoints", "plan.json", "preempted.json")
 
 
 def choose_run_dir(settings: Settings, stem: str, world: World, environ: Mapping[str, str], joins: bool = False) -> Path:
@@ -29,15 +28,22 @@ def choose_run_dir(settings: Settings, stem: str, world: World, environ: Mapping
     """
     if environ.get(RUN_DIR):
         return Path(environ[RUN_DIR])
-    if settings.out is not None:
-        out = Path(settings.out)
-        goes_on = settings.resume is not None and out.resolve() in (Path(settings.resume) / "it").resolve().parents
+    before = None if settings.resume is None else Path(settings.resume)
+    out = None if settings.out is None else Path(settings.out)
+    if before is not None and not before.is_dir() and (out is None or out.resolve() != before.resolve()):
+        raise UsageError(
+            f"there is no run at {before}",
+            where=f"--resume {before}",
+            hint=f"--resume DIR, the folder of a run; --out {before} --resume begins one where there is none yet",
+        )
+    if out is not None:
+        goes_on = before is not None and out.resolve() in (before / "it").resolve().parents
         if not (goes_on or joins or starts_again(environ)) and world.rank == 0:
             refuse_second(out, environ)
         return out
-    if settings.resume is not None and not is_checkpoint(Path(settings.resume)):
-        return Path(settings.resume)
-    name = _clean(stem) or "run"
+    if before is not None and not is_checkpoint(before):
+        return before
+    name = _name(stem)
     if world.size > 1:
         if world.launcher == SLICE:
             raise UsageError(
@@ -46,7 +52,7 @@ def choose_run_dir(settings: Settings, stem: str, world: World, environ: Mapping
                 why="each has started on its own, and they cannot agree on one that is free",
                 hint="--out DIR, on a disk that all of them have",
             )
-        return RUNS / f"{name}-{_clean(job_id(environ, world) or 'job')}"
+        return RUNS / f"{name}-{folder_name(job_id(environ, world) or 'job')}"
     try:
         return next(path for path in _candidates(name) if not (path.exists() or path.is_symlink()))
     except OSError as error:
@@ -55,15 +61,32 @@ def choose_run_dir(settings: Settings, stem: str, world: World, environ: Mapping
         ) from None
 
 
+def newest_run(script: str, stem: str) -> tuple[Path | None, str]:
+    """Of the runs in runs/ that are `script`'s (a path, or `-m MODULE`), the one that was last saved. None where there is none;
+    the text says why. `stem`: what choose_run_dir calls its runs."""
+    name = _name(stem)
+    runs = [folder for folder in sorted(RUNS.glob("*")) if folder.is_dir()]
+    own = [folder for folder in runs if is_of(folder, script, name)]
+    saved = [folder for folder in own if any(folder.glob("checkpoints/step-*"))]
+    if saved:
+        return max(saved, key=lambda folder: (folder / "checkpoints").stat().st_mtime), ""
+    why = f"none of its {len(own)} run(s) in {RUNS} has a checkpoint" if own else f"no run of it in {RUNS}"
+    others = [folder for folder in runs if folder not in own and is_called(folder, name)]
+    return None, why + (f"; {others[-1]} is another script's" if others else "")
+
+
 def refuse_second(out: Path, environ: Mapping[str, str]) -> None:
     """Raises UsageError where a run has left files: another one must not begin there."""
     if out.is_dir() and holds_run(out):
+        begins = "" if any((out / "checkpoints").glob("step-*")) else ", from the start, since it holds no checkpoint"
         requeued = f"${{SLURM_RESTART_COUNT:+--resume {out}}} in the job script goes on with it, now that the job was requeued"
         raise UsageError(
             f"{out} already holds a run",
             where=f"--out {out}",
             why="a second one would write over its files",
-            hint=requeued if environ.get("SLURM_RESTART_COUNT") else "--resume goes on with it; or choose another --out",
+            hint=requeued
+            if environ.get("SLURM_RESTART_COUNT")
+            else f"--resume goes on with it{begins}; or choose another --out",
         )
 
 
@@ -75,10 +98,15 @@ def is_checkpoint(path: Path) -> bool:
 
 
 def holds_run(path: Path) -> bool:
-    """Whether a run left files there, or something that is no folder stands in its place."""
+    """Whether a run has saved something or done a step there, or something that is no folder stands in its place. What a start
+    leaves that came to no step is no run.
+    """
     if not path.is_dir():
         return path.exists() or path.is_symlink()
-    return any((path / trace).exists() for trace in TRACES)
+    metrics, checkpoints = path / "metrics.jsonl", path / "checkpoints"
+    if metrics.exists() and metrics.stat().st_size > 0:
+        return True
+    return checkpoints.is_dir() and any(not entry.name.startswith(".") for entry in checkpoints.iterdir())
 
 
 def is_new(settings: Settings, world: World, environ: Mapping[str, str]) -> bool:
@@ -115,12 +143,11 @@ def make_run_dir(path: Path, new: bool = False) -> bool:
     return True
 
 
+def _name(stem: str) -> str:
+    return folder_name(stem) or "run"
+
+
 def _candidates(name: str) -> Iterator[Path]:
     yield RUNS / name
     for number in count(2):
         yield RUNS / f"{name}-{number}"
-
-
-def _clean(text: str) -> str:
-    """`text` as one folder's name: letters, digits, dots, dashes; nothing that could leave the folder."""
-    return re.sub(r"[^\w.\-]+", "-", text).strip(".-")[:80]

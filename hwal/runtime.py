@@ -238,13 +238,15 @@ class Runtime(ABC):
         self.reporter.step(progress.step, progress.epoch, loss, lr, samples, count)
 
     def write_plan(self, **decided: Any) -> None:
-        """Leaves the plan in run_dir/plan.json, with what was still "auto" in it decided."""
+        """Leaves the plan in run_dir/plan.json, with what was still "auto" in it decided, and beside it whose run this is."""
         if self.is_main:
             from hwal.aside import write_file
+            from hwal.provenance import remember
 
             path = self.run_dir / "plan.json"
             try:
                 write_file(path, replace(self.job.plan, **decided).to_json(indent=1) + "\n")
+                remember(self.run_dir, self.job.script)
             except OSError as error:
                 what, hint = f"the run's folder cannot be written: {error.strerror}", "free space, or another --out"
                 raise OutputError(what, where=str(path), hint=hint) from None
@@ -274,8 +276,9 @@ class Runtime(ABC):
     def _nothing_to_save(self, name: str) -> int:
         """Says what there is to go on from after a signal before the first step; returns the exit code."""
         from hwal.preempt import nothing_to_save, rank_code
+        from hwal.resuming import source_of
 
-        source = self.run_dir if self.checkpoints.found() else self.job.settings.resume
+        source = source_of(self.run_dir, self.job.settings.resume)
         code, told = nothing_to_save(name, "before a step was done", source)
         self.say(told)
         return rank_code(code, self.job.world.launcher)

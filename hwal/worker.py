@@ -199,8 +199,9 @@ def _ending(error: BaseException | None, script: str, world: World) -> Ending:
 
 def _out_of_run(signal: str, when: str, world: World, environ: Mapping[str, str]) -> tuple[int, str]:
     """The exit code after a signal before hwal.start(), or after the run, and what to say of it."""
-    folder, resumed = environ.get(RUN_DIR), environ.get(RESUME)
-    source = folder if folder and any(Path(folder).glob("checkpoints/step-*")) else resumed
+    from hwal.resuming import source_of
+
+    source = source_of(Path(environ.get(RUN_DIR) or os.devnull), environ.get(RESUME))
     trained = any(runtime.steps_done for runtime in _started)
     code, line = nothing_to_save(signal, when, source, trained=trained)
     return rank_code(code, world.launcher), f"hwal: {line}"

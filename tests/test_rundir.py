@@ -39,6 +39,7 @@ def test_the_first_free_name() -> None:
 
 
 def test_what_is_said_counts() -> None:
+    Path("there").mkdir()
     assert choose(out="here", resume="there") == Path("here")
     assert choose(resume="there") == Path("there")
     assert choose(environ={"HWAL_RUN_DIR": "x"}, out="here") == Path("x")
@@ -54,6 +55,24 @@ def test_out_never_mixes_two_runs() -> None:
     for resume in ("b", "b/checkpoints/step-00000003", None):
         with pytest.raises(UsageError, match="already holds a run"):
             choose(out="a", **({"resume": resume} if resume else {}))
+
+
+def test_a_start_that_came_to_no_step_is_no_run() -> None:
+    for left in ("a/.lock", "a/plan.json", "a/run.json", "a/metrics.jsonl", "a/logs/rank-1.log", "a/checkpoints/.step-1.7.tmp"):
+        Path(left).parent.mkdir(parents=True, exist_ok=True)
+        Path(left).touch()
+    assert choose(out="a") == choose(out="a", resume="a") == choose(resume="a") == Path("a")
+    Path("a/metrics.jsonl").write_text("{}\n")
+    with pytest.raises(UsageError, match="--resume goes on with it, from the start, since it holds no checkpoint; or choose"):
+        choose(out="a")
+
+
+def test_the_runs_own_folder_need_not_be_there_to_go_on_with() -> None:
+    """A requeued job may have been stopped before it had made it; another run's folder is a mistake."""
+    assert choose(out="a", resume="a") == choose(out="a", resume="./b/../a") == Path("a")
+    for out in ({}, {"out": "b"}):
+        with pytest.raises(UsageError, match=r"there is no run at a\n.*\n.*--out a --resume begins one"):
+            choose(resume="a", **out)
 
 
 def test_a_single_checkpoint_begins_a_run_of_its_own() -> None:
@@ -97,7 +116,7 @@ def test_a_folder_that_cannot_be_made_or_written(monkeypatch: pytest.MonkeyPatch
 def test_a_requeued_job_is_told_what_its_script_has_to_say(tmp_path: Path) -> None:
     out = tmp_path / "run"
     out.mkdir()
-    (out / "metrics.jsonl").touch()
+    (out / "checkpoints" / "step-00000001").mkdir(parents=True)
     with pytest.raises(UsageError, match=r"already holds a run") as raised:
         refuse_second(out, {"SLURM_RESTART_COUNT": "1"})
     assert f"${{SLURM_RESTART_COUNT:+--resume {out}}}" in str(raised.value)

@@ -43,7 +43,12 @@ def choose(rt: SharedKerasRuntime) -> Found | None:
             return Found(*own)
         rt.reporter.resumed(0)
     source = rt.job.settings.resume
-    return None if source is None else find(Path(source), rt.checkpoints, rt.run_dir, rt.framework, rt.say)
+    if source is None:
+        return None
+    found = find(Path(source), rt.checkpoints, rt.run_dir, rt.framework, rt.say, rt.job.settings.out)
+    if found is None:
+        rt.reporter.resumed(0)
+    return found
 
 
 def told(rt: SharedKerasRuntime) -> str:

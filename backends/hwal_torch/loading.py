@@ -54,12 +54,17 @@ def _look(rt: SharedTorchRuntime) -> Found | None:
             return Found(*own)
         rt.reporter.resumed(0)
     source = rt.job.settings.resume
-    return None if source is None else _find(Path(source), rt)
+    if source is None:
+        return None
+    found = _find(Path(source), rt)
+    if found is None:
+        rt.reporter.resumed(0)
+    return found
 
 
-def _find(source: Path, rt: SharedTorchRuntime) -> Found:
+def _find(source: Path, rt: SharedTorchRuntime) -> Found | None:
     try:
-        return find(source, rt.checkpoints, rt.run_dir, rt.framework, rt.say)
+        return find(source, rt.checkpoints, rt.run_dir, rt.framework, rt.say, rt.job.settings.out)
     except CheckpointError:
         if not any(source.glob("*rank-0-of-*.pth")):
             raise

@@ -62,7 +62,7 @@ examples:
   hwal train                                    the built-in language model, on the best device here
   hwal train --data notes.txt --steps 500       the same, on your text
   hwal train --device cpu -n 2 script.py --lr 3e-4
-  hwal train --resume script.py                 go on with the newest run of script.py
+  hwal train --resume script.py                 go on with the newest run of script.py in runs/
   hwal train --dry-run script.py > plan.json    what would be done; --plan plan.json does it
 """
 

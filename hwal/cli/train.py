@@ -17,6 +17,7 @@ from hwal.env import DEVICE, SETTINGS, TOPOLOGY, Settings, as_given, strangers
 from hwal.errors import EXIT_OK, UsageError, VersionError
 from hwal.host import Host
 from hwal.launch import build, elastic, run
+from hwal.launch.build import RECIPES
 from hwal.launch.folder import hold
 from hwal.launch.framework import framework_of, read_source
 from hwal.launch.variables import wanted
@@ -26,7 +27,7 @@ from hwal.plan.given import choice_of, read_plan
 from hwal.plan.keras import check_backend
 from hwal.plan.world import at_world
 from hwal.retention import read_keep
-from hwal.rundir import choose_run_dir, is_new, make_run_dir
+from hwal.rundir import choose_run_dir, is_new, make_run_dir, newest_run
 from hwal.strategy_file import take_file
 from hwal.survey import Survey, survey
 from hwal.values import AUTO, Choice, Launch, Plan, Process, Request, World
@@ -128,39 +129,19 @@ def _settings(given: Given, environ: Mapping[str, str]) -> tuple[Settings, tuple
         if environ.get(row.variable) and value is not True and value != BARE and environ[row.variable] != str(value)
     )
     if given.flags.get("resume") == BARE:
-        settings = replace(settings, resume=settings.out or str(_newest_run(_stem(given.script))))
-        notes += (f"going on with {settings.resume}",)
-    if settings.resume is not None and not Path(settings.resume).is_dir():
-        raise UsageError(
-            f"there is no run at {settings.resume}",
-            where=f"--resume {settings.resume}",
-            hint="--resume DIR, the folder of a run",
-        )
+        program = given.script or " ".join(RECIPES.get(given.flags.get("framework") or "torch", ()))
+        newest, why = newest_run(program, _stem(given.script)) if settings.out is None else (Path(settings.out), "")
+        settings = replace(settings, resume=None if newest is None else str(newest))
+        if newest is None:
+            notes += (f"nothing to go on with: {why}: begins from the start",)
+        elif any(newest.glob("checkpoints/step-*")):  # else rank 0 says that it begins from the start
+            notes += (f"going on with {newest}",)
     read_keep(settings.keep)  # a wrong one is told now, not by every rank
     return settings, notes
 
 
 def _stem(script: str | None) -> str:
     return RECIPE if script is None else Path(script).stem or RECIPE
-
-
-def _newest_run(stem: str) -> Path:
-    """The run of this script that was last saved: runs/STEM, runs/STEM-2 … (or, under another launcher, runs/STEM-JOB)."""
-    runs = [folder for folder in Path("runs").glob(f"{stem}*") if _is_run_of(stem, folder.name)]
-    saved = [folder for folder in runs if any(folder.glob("checkpoints/step-*"))]
-    if not saved:
-        there = f"{len(runs)} of its runs there, none with a checkpoint" if runs else "no run of it there"
-        raise UsageError(
-            f"nothing to resume: no checkpoint in runs/{stem}*",
-            where="--resume",
-            why=there,
-            hint="name the run's folder: --resume DIR",
-        )
-    return max(saved, key=lambda folder: (folder / "checkpoints").stat().st_mtime)
-
-
-def _is_run_of(stem: str, name: str) -> bool:
-    return name == stem or name.removeprefix(f"{stem}-").replace(".", "").isdigit()
 
 
 def _words(text: str | None) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from hwal.errors import EXIT_FAILED, EXIT_OK, EXIT_PREEMPTED, EXIT_USAGE, HwalEr
 from hwal.launch import outcome
 from hwal.launch.script import told
 from hwal.preempt import nothing_to_save
+from hwal.resuming import source_of
 from hwal.watch.beat import Doom
 
 
@@ -36,9 +37,8 @@ class End:
 def conclude(end: End, size: int | None, environ: Mapping[str, str], state_dir: Path, logs: Path, killed: str | None) -> int:
     """hwal's exit code; the rest is printed. `size`: of the world, None where machines came and went. `environ`: what the ranks
     were started with. `killed`: as in outcome.describe."""
-    resumed = environ.get(RESUME) or None
     outcomes = outcome.read_outcomes(state_dir)
-    source = str(logs.parent) if any(logs.parent.glob("checkpoints/step-*")) else resumed
+    source = source_of(logs.parent, environ.get(RESUME))
     preempted = [left.preempted for left in outcomes.values()]
     if preempted and all(preempted):
         for line in next((left.lines for left in outcomes.values() if left.lines), ()):

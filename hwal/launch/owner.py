@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 from hwal.display import tell
 from hwal.env import STATE_DIR, spelled
@@ -93,7 +94,10 @@ class RankOwner:
     def _nothing_lost(self, doom: Doom) -> int:
         """Says that a run which was asked to end before it had done a step does so now; returns the exit code."""
         rt = self._rt
-        source = rt.run_dir if self._files() is not None else rt.job.settings.resume
+        before = rt.job.settings.resume
+        if before is not None and Path(before) == rt.run_dir:  # no more than there is in its folder
+            before = None
+        source = rt.run_dir if self._files() is not None else before
         code, line = nothing_to_save(doom.what, "before a step was done", source)
         code = rank_code(code, rt.job.world.launcher)
         if not nothing_lost(os.environ, rt.rank, f"hwal: {line}", code) and rt.is_main:

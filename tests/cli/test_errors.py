@@ -284,18 +284,11 @@ hwal: error: --engine-args cannot be split into words: No closing quotation
   where: --engine-args "--x 'y"
   try:   as one word of the shell's, quotes closed: --engine-args '--nnodes 2'
 
-$ hwal train --resume s.py
-2
-hwal: error: nothing to resume: no checkpoint in runs/s*
-  where: --resume
-  why:   no run of it there
-  try:   name the run's folder: --resume DIR
-
 $ hwal train --resume runs/old s.py
 2
 hwal: error: there is no run at runs/old
   where: --resume runs/old
-  try:   --resume DIR, the folder of a run
+  try:   --resume DIR, the folder of a run; --out runs/old --resume begins one where there is none yet
 
 $ hwal train --plan nothing.json s.py
 2
@@ -360,12 +353,6 @@ def test_as_printed(
     assert result.err == text
     assert (result.code, result.out) == (code, "")
     assert not (folder / "runs").exists()
-
-
-def test_nothing_found_to_resume_says_how_far_it_looked(folder: Path, hwal: Callable[..., Result]) -> None:
-    (folder / "s.py").write_text("")
-    (folder / "runs" / "s").mkdir(parents=True)
-    assert "why:   1 of its runs there, none with a checkpoint" in hwal("train", "--resume", "s.py").err
 
 
 def test_a_framework_that_is_not_installed(folder: Path, hwal: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from hwal.cli.flags import SETTING_GROUPS, read, recipe_arguments, spellings
 from hwal.env import SETTINGS
+from hwal.provenance import remember
 from hwal.values import Decision, Launch, Plan, Wrap
 from tests.cli.paper import Result
 
@@ -228,6 +229,55 @@ def test_a_bare_resume_goes_on_with_the_newest_saved_run(hwal: Hwal, script: str
     assert "hwal: note: going on with runs/s-2\n" in result.err
     assert env_of(dry(hwal, "--resume", "--out", "runs/s", script))["HWAL_RESUME"] == "runs/s"
     assert env_of(dry(hwal, "--resume", "runs/s-3", script))["HWAL_RESUME"] == "runs/s-3"
+
+
+def test_a_bare_resume_knows_a_run_by_its_script(hwal: Hwal, script: str, folder: Path) -> None:
+    """Whatever its folder is called, and whatever another script's is."""
+    for path in ("s-2.py", "sub/s.py", "my süß run.py"):
+        (folder / path).parent.mkdir(exist_ok=True)
+        (folder / path).touch()
+    for name, at, own in (
+        ("s-fbfdb3cd", 2000, script),  # of a job of torchrun's
+        ("s", 3000, "sub/s.py"),
+        ("s-2", 4000, "s-2.py"),
+        ("my-süß-run", 5000, "my süß run.py"),
+    ):
+        remember(saved_run(folder, name, at), own)
+        assert env_of(dry(hwal, "--resume", own))["HWAL_RESUME"] == f"runs/{name}"
+        assert env_of(dry(hwal, "--resume", str(folder / own)))["HWAL_RESUME"] == f"runs/{name}"
+    (folder / "moved").mkdir()
+    (folder / "runs").rename(folder / "moved" / "runs")
+    (folder / "s.py").rename(folder / "moved" / "s.py")
+    os.chdir(folder / "moved")
+    assert env_of(dry(hwal, "--resume", "s.py"))["HWAL_RESUME"] == "runs/s-fbfdb3cd"
+
+
+def test_a_bare_resume_begins_from_the_start_where_there_is_nothing_yet(hwal: Hwal, script: str, folder: Path) -> None:
+    """As a requeued job's may, which was stopped before it had saved."""
+
+    def begins(*flags: str) -> tuple[str, str]:
+        result = hwal("train", "--dry-run", "--resume", *flags, script)
+        env = env_of(json.loads(result.out))
+        assert env.get("HWAL_RESUME", "") == (flags[1] if flags else "")
+        return env["HWAL_RUN_DIR"], next((line for line in result.err.splitlines() if "note: nothing to go on" in line), "")
+
+    said = "hwal: note: nothing to go on with: {}: begins from the start"
+    assert begins() == ("runs/s", said.format("no run of it in runs"))
+    (folder / "runs" / "s").mkdir(parents=True)
+    assert begins() == ("runs/s-2", said.format("none of its 1 run(s) in runs has a checkpoint"))
+    (folder / "other.py").touch()
+    remember(folder / "runs" / "s", "other.py")
+    assert begins() == ("runs/s-2", said.format("no run of it in runs; runs/s is another script's"))
+    assert begins("--out", "a") == ("a", "")  # its rank 0 says so
+
+
+def test_the_recipes_runs_are_its_own(hwal: Hwal, folder: Path) -> None:
+    (folder / "recipe.py").touch()
+    remember(saved_run(folder, "recipe-2", 4000), "recipe.py")
+    path = saved_run(folder, "recipe", 3000)
+    (path / "run.json").write_text('{"script": "-m hwal_torch.recipe"}')
+    assert env_of(dry(hwal, "--resume"))["HWAL_RESUME"] == "runs/recipe"
+    assert env_of(dry(hwal, "--resume", "recipe.py"))["HWAL_RESUME"] == "runs/recipe-2"
 
 
 def test_launching_makes_the_folder_and_returns_the_exit_code(

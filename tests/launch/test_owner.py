@@ -28,9 +28,14 @@ FOUND = (SimpleNamespace(name="step-00000004"), None)
 
 
 @pytest.mark.parametrize("launched", [True, False])
-@pytest.mark.parametrize("found", [FOUND, None])
+@pytest.mark.parametrize(("found", "resume"), [(FOUND, None), (None, None), (None, "runs/a")])
 def test_what_is_said_of_a_restarted_run_that_hangs_before_its_first_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], launched: bool, found: Any
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    launched: bool,
+    found: Any,
+    resume: str | None,
 ) -> None:
     """Under hwal's launcher too: the run may have a checkpoint from before."""
     monkeypatch.delenv(PLAN, raising=False)
@@ -41,10 +46,10 @@ def test_what_is_said_of_a_restarted_run_that_hangs_before_its_first_step(
     rt: Any = SimpleNamespace(
         rank=0,
         is_main=True,
-        run_dir="runs/a",
+        run_dir=Path("runs/a"),
         checkpoints=SimpleNamespace(found=lambda: found),
         reporter=SimpleNamespace(close=lambda failed: None),
-        job=SimpleNamespace(settings=Settings(), world=World()),
+        job=SimpleNamespace(settings=Settings(resume=resume), world=World()),
     )
     code = RankOwner(rt, lambda: False)._nothing_lost(Doom("SIGTERM: the run has been stuck", asked="SIGTERM"))
     there = "go on with HWAL_RESUME=runs/a" if found else "nothing is lost, and there is no checkpoint to go on from"
