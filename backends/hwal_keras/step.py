@@ -142,7 +142,7 @@ def test_step(model: Any, strategy: Any, static: bool) -> Callable[[Any], None]:
         if replicas > 1 and not static:
             values = trimmed(values, tf.maximum(rows, 1))
         if own:
-            model.test_step(values)
+            _only_with(rows, replicas, static, lambda: model.test_step(values))
             return
         x, y, sample_weight = unpack(values)
         y_pred = model(x, training=False)
@@ -202,16 +202,25 @@ def _measure(model: Any, rows: Any, whole: Any, values: tuple[Any, Any, Any, Any
     """Updates the metrics: the loss by the rows of this replica, the others by what it computed."""
     x, y, y_pred, sample_weight = values
 
-    def update() -> Any:
+    def update() -> None:
         for metric in model.metrics[:1]:  # the first is Keras's own, of the loss
             metric.update_state(whole, sample_weight=tf.cast(rows, whole.dtype))
         model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+
+    _only_with(rows, replicas, False, update)
+
+
+def _only_with(rows: Any, replicas: int, full: bool, update: Callable[[], Any]) -> None:
+    """Updates, on a replica that has rows: one without has another's row, which must not count. `full`: every replica has."""
+    if replicas == 1 or full:
+        update()
+        return
+
+    def counted() -> Any:
+        update()
         return tf.constant(0)
 
-    if replicas == 1:
-        update()
-    else:
-        tf.cond(rows > 0, update, lambda: tf.constant(0))
+    tf.cond(rows > 0, counted, lambda: tf.constant(0))
 
 
 def _own_step(model: Any, replicas: int, static: bool) -> Callable[[Any], tuple[Any, Any]]:

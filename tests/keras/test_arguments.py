@@ -91,6 +91,28 @@ def test_steps_that_tell_no_loss_are_steps(tmp_path: Path) -> None:
             assert rt.steps_done == 3 and float(total.result()) == jobs.ROWS
 
 
+def test_a_test_step_of_the_scripts_own_counts_every_row_once(tmp_path: Path) -> None:
+    """One row is left for the last batch, which one of two replicas has; the other is filled up with a copy."""
+
+    class Own(keras.Sequential):
+        def test_step(self, values: Any) -> Any:
+            y = values[1]
+            self.total.update_state(tf.ones_like(y))
+            super().test_step(values)
+            return {"total": self.total.result()}
+
+    found = []
+    for replicas in (1, 2):
+        with jobs.start(tmp_path / str(replicas), replicas) as rt:
+            with rt.scope():
+                model = Own([keras.Input((6,)), keras.layers.Dense(1, kernel_initializer="ones")])
+                model.total = keras.metrics.Sum(name="total")
+                model.compile("sgd", "mse", metrics=["mae"], **jobs.NO_JIT)
+            found.append(rt.prepare(model).evaluate(*jobs.rows(33), batch_size=32, return_dict=True))
+    assert found[0]["total"] == found[1]["total"] == 33
+    assert found[1] == pytest.approx(found[0], rel=1e-5)
+
+
 def test_what_does_not_fit_is_told_before_the_first_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     x, y = jobs.rows(64)
     endless = jobs.dataset().repeat()
