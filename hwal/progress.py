@@ -92,7 +92,7 @@ class Progress:
         self._exhausted = False
 
     def leave_epoch(self) -> None:
-        """The epoch in progress is over, whatever is left of it, and so is the loop over epochs(), which breaks here."""
+        """The epoch in progress is over, whatever is left of it; a loop over epochs() breaks here."""
         self._before_end = None
         self.end_epoch()
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hwal.progress import Progress
+
 
 class Fits:
     """Calls are known by their order.
@@ -19,28 +21,39 @@ class Fits:
 
     def __init__(self) -> None:
         self.end = 0
-        self._calls = 0
-        self._first = self._asked = 0  # of the call in progress
+        self._firsts: list[int] = []  # of each call so far
+        self._asked = 0  # epochs that the last of them asks for
+        self._saved: Sequence[int] = ()
         self._ended: dict[str, Sequence[int]] = {}  # by the call's number: epochs that it had, and those it had asked for
 
-    def resume(self, saved: Mapping[str, Sequence[int]]) -> None:
+    def resume(self, saved: Mapping[str, Any]) -> None:
         """`saved`: what to_save gave."""
-        self._ended = dict(saved)
+        self._saved, self._ended = saved.get("firsts", ()), dict(saved.get("ended", {}))
 
-    def begin(self, epochs: int) -> int | None:
-        """A call begins that asks for so many epochs; returns how many it has where the saved run has ended it, else None."""
-        number, self._calls = str(self._calls), self._calls + 1
-        self._first, self._asked = self.end, epochs
-        had, asked = self._ended.get(number, (0, None))
+    def begin(self, epochs: int, progress: Progress) -> tuple[int, int | None]:
+        """A call begins that asks for so many epochs. Loops of the script's may have had some before, and left one open.
+
+        Returns its first epoch, and how many it has where the saved run has ended it, else None.
+        """
+        number = len(self._firsts)
+        if number < len(self._saved):
+            first = max(self.end, self._saved[number])
+        else:
+            if progress.feed or progress.steps_in_feed:
+                progress.leave_epoch()
+            first = max(self.end, progress.epoch)
+        self._firsts.append(first)
+        self._asked = epochs
+        had, asked = self._ended.get(str(number), (0, None))
         if asked != epochs:  # it is to go on, or anew
-            self._ended.pop(number, None)
-        self.end += had if asked == epochs else epochs
-        return had if asked == epochs else None
+            self._ended.pop(str(number), None)
+        self.end = first + (had if asked == epochs else epochs)
+        return first, had if asked == epochs else None
 
     def stop(self, end: int) -> None:
         """The call in progress ends before that epoch of the run's."""
         self.end = end
-        self._ended[str(self._calls - 1)] = [end - self._first, self._asked]
+        self._ended[str(len(self._firsts) - 1)] = [end - self._firsts[-1], self._asked]
 
     def to_save(self) -> dict[str, Any]:
-        return {number: list(epochs) for number, epochs in self._ended.items()}
+        return {"firsts": list(self._firsts), "ended": {number: list(epochs) for number, epochs in self._ended.items()}}

@@ -112,8 +112,7 @@ class Fitted:
                 return {}
             return self._measure(held_out, validation_steps, followers)
 
-        first = rt.fits.end
-        had = rt.fits.begin(epochs - initial_epoch)
+        first, had = rt.fits.begin(epochs - initial_epoch, rt.progress)
         if had is not None:
             rt.say(
                 f"this model.fit stays as a callback has ended it, after {had} of its {epochs - initial_epoch} epochs; "

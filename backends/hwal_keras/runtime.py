@@ -258,7 +258,6 @@ class SharedKerasRuntime(KerasRuntime):
 
     def epochs(self, count: int | None = None, *, steps: int | None = None) -> Iterator[int]:
         self.passes.loop_begins()
-        self.fits.end = max(self.fits.end, count or 0)  # a fit behind a loop of the script's has the epochs behind that
         return super().epochs(count, steps=steps)
 
     def feed(self, data: Any, train: bool = True) -> Any:

@@ -60,17 +60,26 @@ def test_arrays_in_memory_are_shuffled_by_the_runs_seed(tmp_path: Path) -> None:
     assert set(history.history) == {"loss", "mae", "val_loss", "val_mae"} and len(history.epoch) == 2
 
 
-def test_several_calls_of_fit_are_one_run(tmp_path: Path) -> None:
-    with jobs.start(tmp_path) as rt:
-        model = jobs.compiled(rt)
-        feed = rt.feed(jobs.dataset())
-        for _ in rt.epochs(1):  # a loop of the script's before them
-            for batch in feed:
-                rt.run(lambda batch, size: None, batch)
-        seen: list[int] = []
-        watch = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: seen.append(epoch))
-        model.fit(feed, initial_epoch=1, epochs=3, callbacks=[watch])
-    assert [line["epoch"] for line in jobs.lines(tmp_path)] == [0] * 3 + [1] * 3 + [2] * 3 and seen == [1, 2]
+def test_several_calls_of_fit_and_loops_before_them_are_one_run(tmp_path: Path) -> None:
+    """A loop over epochs, or over steps that end in the midst of one; resumed runs count alike."""
+
+    def train(run_dir: Path, epochs: int = 3, loop: Any = None, **settings: Any) -> list[int]:
+        with jobs.start(run_dir, **settings) as rt:
+            model = jobs.compiled(rt)
+            feed = rt.feed(jobs.dataset())
+            for _ in rt.epochs(**(loop or {"count": 1})):
+                for batch in feed:
+                    rt.run(lambda batch, size: None, batch)
+            seen: list[int] = []
+            watch = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: seen.append(epoch))
+            model.fit(feed, initial_epoch=1, epochs=epochs, callbacks=[watch])
+        return seen
+
+    assert train(tmp_path / "a") == [1, 2]
+    assert [line["epoch"] for line in jobs.lines(tmp_path / "a")] == [0] * 3 + [1] * 3 + [2] * 3
+    assert train(tmp_path / "b", loop={"steps": 6}) == [1, 2]
+    assert train(tmp_path / "b", 4, loop={"steps": 6}, resume=str(tmp_path / "b")) == [3]
+    assert [line["epoch"] for line in jobs.lines(tmp_path / "b")] == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4]
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
