@@ -23,12 +23,12 @@ class Fits:
         self.end = 0
         self._firsts: list[int] = []  # of each call so far
         self._asked = 0  # epochs that the last of them asks for
-        self._saved: Sequence[int] = ()
+        self._saved: Sequence[int] | None = ()
         self._ended: dict[str, Sequence[int]] = {}  # by the call's number: epochs that it had, and those it had asked for
 
     def resume(self, saved: Mapping[str, Any]) -> None:
-        """`saved`: what to_save gave."""
-        self._saved, self._ended = saved.get("firsts", ()), dict(saved.get("ended", {}))
+        """`saved`: what to_save gave; nothing in earlier checkpoints, in whose runs fits followed each other from the start."""
+        self._saved, self._ended = saved.get("firsts"), dict(saved.get("ended", {}))
 
     def begin(self, epochs: int, progress: Progress) -> tuple[int, int | None]:
         """A call begins that asks for so many epochs. Loops of the script's may have had some before, and left one open.
@@ -36,7 +36,9 @@ class Fits:
         Returns its first epoch, and how many it has where the saved run has ended it, else None.
         """
         number = len(self._firsts)
-        if number < len(self._saved):
+        if self._saved is None:
+            first = self.end
+        elif number < len(self._saved):
             first = max(self.end, self._saved[number])
         else:
             if progress.feed or progress.steps_in_feed:

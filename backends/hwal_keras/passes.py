@@ -18,6 +18,7 @@ import tensorflow as tf
 from hwal.progress import Progress
 
 Place = tuple[int, int]  # the epoch of a loop of the script's, and which of its feeds
+ANYWHERE = (-1, -1)  # what earlier checkpoints say of it, which have their datasets in the order of their first feeds
 
 
 @dataclass
@@ -67,7 +68,7 @@ class Passes:
 
     def resume(self, saved: Sequence[Any]) -> None:
         """`saved`: what to_save gave."""
-        self._saved = [(None if place is None else (place[0], place[1]), _read(passes)) for place, passes in saved]
+        self._saved = [_read(one) for one in saved]
         for known in self._known:  # before rt.prepare
             known.behind = self._take(known.place)
 
@@ -166,8 +167,8 @@ class Passes:
 
 
 def _same(saved: Place | None, place: Place | None) -> bool:
-    if saved is None or place is None:
-        return saved is place
+    if saved is None or place is None or saved == ANYWHERE:
+        return saved is place or saved == ANYWHERE
     return saved[1] == place[1] and saved[0] <= place[0]
 
 
@@ -201,8 +202,11 @@ def _written(passes: Sequence[Pass]) -> Iterator[Any]:
             yield from ([one.batches, one.fit] for one in group)
 
 
-def _read(written: Sequence[Any]) -> list[Pass]:
+def _read(saved: Any) -> tuple[Place | None, list[Pass]]:
+    if isinstance(saved, int):
+        return ANYWHERE, [Pass() for _ in range(saved)]
+    place, written = saved
     passes: list[Pass] = []
     for one in written:
         passes += [Pass() for _ in range(one)] if isinstance(one, int) else [Pass(one[0], one[1])]
-    return passes
+    return None if place is None else (place[0], place[1]), passes

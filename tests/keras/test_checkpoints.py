@@ -15,7 +15,11 @@ import pytest
 import tensorflow as tf
 
 from hwal import checkpoint, shortage
+from hwal.checkpoint import Position
 from hwal.errors import CheckpointError, OutputError, Preempted
+from hwal.progress import Progress
+from hwal_keras.fits import Fits
+from hwal_keras.passes import Passes
 from tests.keras import jobs
 
 pytestmark = pytest.mark.slow  # TensorFlow alone takes seconds to import
@@ -163,6 +167,17 @@ def test_a_loop_goes_on_in_the_order_that_the_whole_run_has(tmp_path: Path, kind
     if kind != "two by turns":  # of which the next is nobody's guess before it has come
         train(tmp_path / "part", epochs=3)
         assert train(tmp_path / "part", resume=str(tmp_path / "part")) == whole
+
+
+def test_what_earlier_checkpoints_say_of_passes_and_fits_is_read_too() -> None:
+    progress = Progress(0, 1)
+    progress.restore(Position(0, 2, 0, 1, 4, 7, 28, 1))  # in the midst of an epoch
+    passes, data = Passes(progress), [jobs.dataset(), jobs.dataset()]
+    passes.resume([2, 1])
+    assert [passes.number(one) for one in data] == [0, 1] and passes.to_save(None) == [[None, [2]], [None, [1]]]
+    fits = Fits()
+    fits.resume({})
+    assert [fits.begin(2, progress) for _ in range(2)] == [(0, None), (2, None)] and progress.steps_in_feed == 1
 
 
 def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
