@@ -9,7 +9,7 @@ from functools import cache
 
 from hwal.cli import show, tell
 from hwal.cli.parser import Exit, Parser
-from hwal.errors import EXIT_FAILED, EXIT_OK, UsageError
+from hwal.errors import EXIT_FAILED, EXIT_OK, EXIT_USAGE, UsageError
 from hwal.lint import baseline, fixing, report
 from hwal.lint import cache as stored
 from hwal.lint.catalog import check_codes, rule, rules
@@ -20,7 +20,7 @@ from hwal.lint.engine import Settings
 from hwal.lint.run import Result, lint
 
 EPILOG = """\
-exit codes: 0 clean, 1 findings, 2 could not run
+exit codes: 0 clean, 1 findings, 2 could not run, or not on every file: one is unreadable or no Python
 
 examples:
   hwal lint train.py                          for a TPU, which is the strictest
@@ -90,15 +90,19 @@ def main(argv: Sequence[str]) -> int:
     known = given.baseline or config.baseline
     if given.write_baseline:
         number = baseline.save(given.write_baseline, result.findings, line_of)
-        tell(f"hwal: {report.count(number, 'finding')} written to {given.write_baseline}")
-        return EXIT_OK
+        tell(
+            "\n".join([*report.failures(result), f"hwal: {report.count(number, 'finding')} written to {given.write_baseline}"])
+        )
+        return _code(False, result)
     if known:
         result = replace(result, findings=tuple(baseline.without(result.findings, baseline.load(known), line_of)))
     if given.diff or given.fix:
         changed = fixing.fixed(result, settings, config, given.unsafe_fixes)
         if given.diff:
             show(fixing.diff(changed))
-            return EXIT_FAILED if changed else EXIT_OK
+            if result.errors:
+                tell("\n".join(report.failures(result)))
+            return _code(bool(changed), result)
         fixing.write(changed)
         if changed:
             line_of_file.cache_clear()
@@ -108,7 +112,12 @@ def main(argv: Sequence[str]) -> int:
             if known:
                 result = replace(result, findings=tuple(baseline.without(result.findings, baseline.load(known), line_of)))
     show(_report(result, given.format, settings, given.statistics, given.checklist))
-    return EXIT_FAILED if result.findings or result.errors else EXIT_OK
+    return _code(bool(result.findings), result)
+
+
+def _code(found: bool, result: Result) -> int:
+    """2 where a file could not be linted, whatever the others have: what was not looked at is neither clean nor faulty."""
+    return EXIT_USAGE if result.errors else EXIT_FAILED if found else EXIT_OK
 
 
 def _codes(text: str | None, flag: str) -> tuple[str, ...]:

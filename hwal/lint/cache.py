@@ -26,12 +26,13 @@ def folder() -> Path:
 def key(paths: Sequence[str], said: object) -> str | None:
     """A name for what is asked: the files with their sizes and times, the settings, the linter's own files. None where a file
     cannot be looked at."""
-    digest = sha256(f"{__version__} {said!r}".encode())
+    digest = sha256(f"{__version__} {said!r}".encode(errors="backslashreplace"))
     own = Path(__file__).parent
     try:
         for path in [*sorted(map(str, own.rglob("*.py"))), *paths]:
             status = os.stat(path)
-            digest.update(f"{path}\0{os.path.abspath(path)}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+            name = os.fsencode(f"{path}\0{os.path.abspath(path)}")  # which need not be text
+            digest.update(name + f"\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
     except OSError:
         return None
     return digest.hexdigest()

@@ -26,8 +26,12 @@ class Text(NamedTuple):
 
 
 class Unreadable(NamedTuple):
+    """A file that could not be linted, and why. `line`: the one that is no Python; in a notebook it counts in `cell`."""
+
     path: str
     message: str
+    line: int | None = None
+    cell: int | None = None
 
 
 def files(paths: Iterable[str]) -> list[str]:

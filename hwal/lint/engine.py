@@ -6,11 +6,12 @@ import ast
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from hwal.errors import UsageError, nearest
 from hwal.lint import edits
 from hwal.lint.assumed import is_test
-from hwal.lint.catalog import rules
+from hwal.lint.catalog import check_codes, rules
 from hwal.lint.context import Contexts
-from hwal.lint.diagnostic import RANK, Diagnostic, Finding, Rule, Target
+from hwal.lint.diagnostic import RANK, TARGETS, Diagnostic, Finding, Rule, Target
 from hwal.lint.file import File
 from hwal.lint.interpreter import Interpreter
 from hwal.lint.noqa import suppressed
@@ -33,8 +34,18 @@ class Settings:
 
 
 def check(source: str, *, target: Target = "tpu", path: str = "<string>", select: Iterable[str] = ()) -> list[Diagnostic]:
-    """The findings of one file's text. Raises SyntaxError where it is no Python."""
-    settings = Settings(target, tuple(select))
+    """The findings of one file's text. Raises SyntaxError where it is no Python, RecursionError where it is nested too deep,
+    and UsageError for a target or a code that is none."""
+    if target not in TARGETS:
+        near = nearest(str(target), TARGETS)
+        raise UsageError(
+            f"target {target!r} is none; there are {', '.join(TARGETS)}",
+            where=f"hwal.lint.check(target={target!r})",
+            hint=f"did you mean {near}?" if near else TARGETS[0],
+        )
+    codes = (select,) if isinstance(select, str) else tuple(select)
+    check_codes(codes, f"hwal.lint.check(select={select!r})")
+    settings = Settings(target, codes)
     return check_sources([read(path, source, "source")], settings)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import tokenize
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 
 from hwal.errors import OutputError
@@ -55,14 +57,14 @@ def fix_text(before: Text, settings: Settings, config: Config, unsafe: bool) -> 
 
 
 def write(changed: Mapping[str, tuple[str, str, int]]) -> None:
-    """Writes fixed files, with the line ends and the encoding mark they had. Raises OutputError."""
+    """Writes fixed files, with the line ends, the encoding and its mark that they had. Raises OutputError."""
     for path, (_, after, _) in changed.items():
         file = Path(path)
         try:
             old = file.read_bytes()
             new = after.replace("\n", "\r\n") if b"\r\n" in old else after
-            mark = b"\xef\xbb\xbf" if old.startswith(b"\xef\xbb\xbf") else b""
-            file.write_bytes(mark + new.encode("utf-8"))
+            encoding, _ = tokenize.detect_encoding(BytesIO(old).readline)  # utf-8-sig where there is a mark
+            file.write_bytes(new.encode(encoding))
         except OSError as error:
             raise OutputError(f"cannot be written: {error.strerror}", where=path, hint="--diff shows the fixes") from None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -24,6 +25,16 @@ def place(found: Diagnostic) -> str:
     return f"{found.path}:{cell}{found.line}:{found.column}"
 
 
+def failures(result: Result) -> list[str]:
+    """A line for each file that could not be linted: `path:line: why`, `path: why` where there is no line to it."""
+    lines = []
+    for error in result.errors:
+        cell = f"cell {error.cell}:" if error.cell is not None else ""
+        line = f":{cell}{error.line}" if error.line is not None else ""
+        lines.append(f"{error.path}{line}: {error.message}")
+    return lines
+
+
 def text(result: Result, line_of: Lines) -> str:
     """As ruff prints: where, code, message; the line; a caret under what is meant; what to do."""
     blocks = []
@@ -42,9 +53,7 @@ def text(result: Result, line_of: Lines) -> str:
             ]
         lines.append(f"  help: {found.help}")
         blocks.append("\n".join(lines))
-    blocks += [f"{path}: {message}" for path, message in result.errors]
-    blocks.append(summary(result))
-    return "\n\n".join(blocks)
+    return "\n\n".join([*blocks, *failures(result), summary(result)])
 
 
 def summary(result: Result) -> str:
@@ -59,7 +68,7 @@ def summary(result: Result) -> str:
         said += f"; {fixable['safe']} can be fixed with --fix"
     if fixable["unsafe"]:
         said += f"; {fixable['unsafe']} with --fix --unsafe-fixes"
-    return said + (f"; {count(len(result.errors), 'file')} could not be read" if result.errors else "")
+    return said + (f"; {count(len(result.errors), 'file')} could not be linted" if result.errors else "")
 
 
 def count(number: int, noun: str) -> str:
@@ -67,11 +76,11 @@ def count(number: int, noun: str) -> str:
 
 
 def as_json(result: Result) -> str:
-    """One document: findings, the number of files, and the files that could not be read."""
+    """One document: findings, the number of files that were linted, and the files that could not be."""
     document = {
         "findings": [found.to_dict() for found in result.findings],
         "files": result.files,
-        "errors": [{"path": path, "message": message} for path, message in result.errors],
+        "errors": [{key: told for key, told in error._asdict().items() if told is not None} for error in result.errors],
     }
     return json.dumps(document, indent=2, ensure_ascii=True)
 
@@ -84,7 +93,10 @@ def github(result: Result) -> str:
         place = f"file={_property(found.path)},line={found.line},endLine={found.end_line},col={found.column}"
         message = _data(f"{found.message}\n{found.help}")
         lines.append(f"::{level} {place},title={_property(f'{found.code} {found.name}')}::{message}")
-    lines += [f"::error file={_property(path)}::{_data(message)}" for path, message in result.errors]
+    for error in result.errors:
+        line = f",line={error.line}" if error.line is not None and error.cell is None else ""
+        cell = f"cell {error.cell}, line {error.line}: " if error.cell is not None else ""
+        lines.append(f"::error file={_property(error.path)}{line}::{_data(cell + error.message)}")
     return "\n".join(lines)
 
 
@@ -113,9 +125,7 @@ def sarif(result: Result) -> str:
         "invocations": [
             {
                 "executionSuccessful": not result.errors,
-                "toolExecutionNotifications": [
-                    {"level": "error", "message": {"text": f"{path}: {message}"}} for path, message in result.errors
-                ],
+                "toolExecutionNotifications": [{"level": "error", "message": {"text": line}} for line in failures(result)],
             }
         ],
     }
@@ -144,14 +154,14 @@ def _sarif_result(found: Diagnostic, index: int) -> dict[str, Any]:
 def _uri(path: str) -> str:
     from urllib.parse import quote
 
-    return quote(path.replace("\\", "/"))
+    return quote(os.fsencode(path.replace("\\", "/")))
 
 
 def statistics(result: Result) -> str:
     """How often each rule was broken."""
     counts = Counter((found.code, found.name, found.severity) for found in result.findings)
     rows = [f"{number:>6}  {code}  {severity:<8}{name}" for (code, name, severity), number in counts.most_common()]
-    return "\n".join([*rows, summary(result)])
+    return "\n".join([*rows, *failures(result), summary(result)])
 
 
 def checklist(result: Result, target: Target) -> str:
@@ -161,7 +171,7 @@ def checklist(result: Result, target: Target) -> str:
     for rule in rules():
         broken = counts[rule.code]
         lines.append(f"  [{' ' if broken else 'x'}] {rule.code} {rule.name}{f': {broken}' if broken else ''}")
-    return "\n".join([*lines, summary(result)])
+    return "\n".join([*lines, *failures(result), summary(result)])
 
 
 def explain(rule: Rule) -> str:

@@ -15,18 +15,19 @@ from hwal.lint.config import Config
 from hwal.lint.diagnostic import RANK, Diagnostic, Severity
 from hwal.lint.discover import Text, Unreadable, module_name, read_text
 from hwal.lint.engine import Settings, check_sources
-from hwal.lint.source import Source, mentions, read
+from hwal.lint.source import Source, mentions, parse, read
 
 IMPORT = re.compile(
     r"^\s*(?:from\s+(?P<from>[.\w]+)\s+import\s+(?P<names>[\w, ]*)|import\s+(?P<import>[\w., ]+))", re.MULTILINE
 )
 PARALLEL_FROM = 400_000
 """Characters of code from which on a second process is worth its start."""
+TOO_DEEP = "nested too deep for the linter (thousands of terms, elifs or calls in one), so it was not linted"
 
 
 @dataclass(frozen=True)
 class Result:
-    """What was found in how many files, and what could not be read."""
+    """What was found in how many files, and what could not be linted."""
 
     findings: tuple[Diagnostic, ...]
     files: int
@@ -34,8 +35,16 @@ class Result:
 
 
 class Named(NamedTuple):
+    """A file, its dotted name, and whether it can have to do with what the linter knows: otherwise it is only parsed."""
+
     text: Text
     name: str
+    mentions: bool = True
+
+    @property
+    def cost(self) -> int:
+        """What it takes, in characters of code that is linted: parsing alone is several times as fast."""
+        return len(self.text.text) // (1 if self.mentions else 6)
 
 
 def lint(
@@ -43,6 +52,7 @@ def lint(
 ) -> Result:
     """Lints files (see `discover.files`). Never raises for what stands in one of them."""
     texts: list[Named] = []
+    plain: list[list[Named]] = []
     errors: list[Unreadable] = []
     for path in paths:
         read_ = read_text(path)
@@ -50,8 +60,10 @@ def lint(
             errors.append(read_)
         elif mentions(read_.text):
             texts.append(Named(read_, module_name(path)))
-    groups = components(texts)
-    size = sum(len(named.text.text) for named in texts)
+        else:
+            plain.append([Named(read_, "", False)])
+    groups = components(texts) + plain
+    size = sum(named.cost for group in groups for named in group)
     findings: list[Diagnostic] = []
     if jobs > 1 and len(groups) > 1 and size >= PARALLEL_FROM:
         with ProcessPoolExecutor(min(jobs, len(groups)), mp_context=get_context("spawn")) as pool:
@@ -75,10 +87,10 @@ def buckets(groups: list[list[Named]], count: int) -> list[list[list[Named]]]:
     """Groups spread over so many processes, the largest first."""
     shares: list[list[list[Named]]] = [[] for _ in range(count)]
     sizes = [0] * count
-    for group in sorted(groups, key=lambda g: -sum(len(named.text.text) for named in g)):
+    for group in sorted(groups, key=lambda g: -sum(named.cost for named in g)):
         least = sizes.index(min(sizes))
         shares[least].append(group)
-        sizes[least] += sum(len(named.text.text) for named in group)
+        sizes[least] += sum(named.cost for named in group)
     return shares
 
 
@@ -110,13 +122,17 @@ def lint_group(group: list[Named], settings: Settings) -> tuple[list[Diagnostic]
     of the analysis looks into, and to hand a tree to another process takes as long as to parse it."""
     sources: list[Source] = []
     errors: list[Unreadable] = []
-    for (path, text, cells), name in group:
+    for (path, text, cells), name, mentioned in group:
         try:
-            sources.append(read(path, text, name, cells))
+            if mentioned:
+                sources.append(read(path, text, name, cells))
+            else:
+                parse(path, text)
         except SyntaxError as error:
-            errors.append(Unreadable(path, f"line {error.lineno or 1}: not Python: {error.msg}"))
-        except (ValueError, RecursionError, MemoryError) as error:
-            errors.append(Unreadable(path, f"not Python: {str(error).splitlines()[0] if str(error) else 'nested too deep'}"))
+            errors.append(no_python(path, error, cells))
+        except RecursionError:
+            if mentioned:  # else there is nothing in it to find
+                errors.append(Unreadable(path, TOO_DEEP))
     try:
         findings = check_sources(sources, settings)
     except RecursionError:
@@ -125,9 +141,17 @@ def lint_group(group: list[Named], settings: Settings) -> tuple[list[Diagnostic]
             try:
                 findings += check_sources([source], settings)
             except RecursionError:
-                errors.append(Unreadable(source.path, "nested too deep to be understood"))
+                errors.append(Unreadable(source.path, TOO_DEEP))
     cells_of = {source.path: source.cells for source in sources if source.cells}
     return [in_cell(one, cells_of.get(one.path)) for one in findings], errors
+
+
+def no_python(path: str, error: SyntaxError, cells: list[tuple[int, int]] | None) -> Unreadable:
+    """A file that is no Python; the line of a notebook counts in its cell, as those of findings do."""
+    line, cell = error.lineno or 1, None
+    if cells:
+        cell, line = cells[min(line, len(cells)) - 1]
+    return Unreadable(path, f"not Python: {error.msg}", line, cell)
 
 
 def in_cell(found: Diagnostic, cells: list[tuple[int, int]] | None) -> Diagnostic:

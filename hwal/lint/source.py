@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,7 +12,7 @@ from functools import cached_property
 from hwal.lint.names import Names
 
 MENTION = re.compile(r"\b(?:tensorflow|keras|tf_keras|torch|torch_xla|hwal)\b")
-"""A file without one of these words is not parsed."""
+"""A file without one of these words is parsed, for it must be Python, and not looked at further."""
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
@@ -97,11 +98,27 @@ def mentions(text: str) -> bool:
 
 
 def read(path: str, text: str, name: str = "", cells: list[tuple[int, int]] | None = None) -> Source:
-    """Parses one file. Raises SyntaxError, ValueError (null bytes), RecursionError (nested too deep)."""
-    tree = ast.parse(text, path)
+    """Parses and indexes one file. Raises as `parse`."""
+    tree = parse(path, text)
     source = Source(path, text, text.split("\n"), tree, name, cells=cells)
     _Index(source).visit_body(tree, None, None)
     return source
+
+
+def parse(path: str, text: str) -> ast.Module:
+    """A file's tree. Raises SyntaxError where it is no Python, RecursionError where it is nested too deep to be parsed."""
+    if "\0" in text:  # a ValueError, or a SyntaxError without a line, by the version of Python
+        before = text[: text.index("\0")]
+        raise SyntaxError("a null byte", (path, before.count("\n") + 1, len(before) - before.rfind("\n"), None))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the parser, about "\d" say: ruff's business
+        try:
+            return ast.parse(text, path)
+        except UnicodeEncodeError as error:  # half a surrogate pair, which JSON can spell
+            line = text.count("\n", 0, error.start) + 1
+            raise SyntaxError(f"no text: {error.reason}", (path, line, 1, None)) from None
+        except MemoryError:  # the parser's own stack
+            raise RecursionError("the parser's stack is full") from None
 
 
 class _Index:

@@ -1,60 +1,21 @@
-"""The command: exit codes, formats, configuration, noqa, baselines, notebooks, fixes, and files that are no files."""
+"""The command: exit codes, formats, configuration, noqa, baselines, notebooks, fixes, encodings."""
 
 from __future__ import annotations
 
 import gc
 import json
 import os
-import sys
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hwal.cli import main
-from hwal.lint import run
+from hwal.errors import UsageError
+from hwal.lint import check, run
 from hwal.lint.diagnostic import Diagnostic
 from hwal.lint.engine import Settings
-
-BAD = """\
-import tensorflow as tf
-
-
-@tf.function(jit_compile=True)
-def f(x, n):
-    tf.print(x)
-    return tf.zeros([n, 2])
-"""
-GOOD = """\
-import tensorflow as tf
-
-
-@tf.function(jit_compile=True)
-def f(x):
-    return x * 2.0
-"""
-
-Lint = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def lint(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lint:
-    """Runs `hwal lint` in an empty folder; exit code, stdout, stderr."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ".cache"))
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        code = main(["lint", *arguments])
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return run
-
-
-def found(out: str) -> list[tuple[str, int, str]]:
-    return [(one["code"], one["line"], one["severity"]) for one in json.loads(out)["findings"]]
+from tests.lint.command import BAD, GOOD, Lint, found
 
 
 def test_the_contract(lint: Lint, tmp_path: Path) -> None:
@@ -274,60 +235,22 @@ def test_a_result_is_kept_until_a_file_changes(lint: Lint, tmp_path: Path, monke
     assert lint("a.py")[0] == 0, "a spoilt cache is none"
 
 
-DEEP = "tensorflow\nx = " + "(" * 300 + ")" * 300
-MALFORMED: dict[str, bytes] = {
-    "syntax": b"import tensorflow\ndef f(:\n",
-    "indent": b"import tensorflow\n  x = 1\n",
-    "tabs": b"import tensorflow\nif 1:\n\tx = 1\n        y = 1\n",
-    "unclosed": b'import tensorflow\nx = """\n',
-    "null": b"import tensorflow\nx = 1\0\n",
-    "latin-1": b"import tensorflow\nx = '\xe9'\n",
-    "coding": b"# -*- coding: klingon -*-\nimport tensorflow\n",
-    "wrong-coding": b"# -*- coding: ascii -*-\nimport tensorflow\nx = '\xc3\xa9'\n",
-    "utf-16": "import tensorflow\n".encode("utf-16"),
-    "binary": bytes(range(256)) * 4 + b"tensorflow",
-    "python-2": b"import tensorflow\nprint 'x'\n",
-    "deep": DEEP.encode(),
-    "deep-calls": b"import tensorflow as tf\nx = " + b"f(" * 3000 + b")" * 3000 + b"\n",
-    "sum": b"import tensorflow as tf\n@tf.function\ndef f(x):\n    return " + b"x + " * 20000 + b"x\n",
-    "merge": b"import tensorflow\n<<<<<<< HEAD\nx = 1\n=======\n>>>>>>>\n",
-    "await": b"import tensorflow\nreturn 1\nx = = 1\n",
-    "huge": b"import tensorflow\n" + b"#" * 4_000_001,
-    "surrogate": b"import tensorflow\nx = '\xed\xa0\x80'\n",
-}
+@pytest.mark.parametrize("source", [BAD, GOOD])
+def test_check_knows_its_targets_and_codes(source: str) -> None:
+    with pytest.raises(UsageError, match="target 'gpus' is none; there are tpu, gpu, cpu"):
+        check(source, target="gpus")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="no rule's code begins with 'XLB'"):
+        check(source, select=["XLB"])
+    assert [one.code for one in check(BAD, select="XLA2")] == ["XLA202"], "one code is as good as a list of one"
+    with pytest.raises(SyntaxError, match="a null byte"):
+        check("x = 1\0")
 
 
-@pytest.mark.parametrize("name", MALFORMED)
-def test_a_file_that_cannot_be_linted_is_a_line_and_the_others_are_linted(lint: Lint, tmp_path: Path, name: str) -> None:
-    (tmp_path / "broken.py").write_bytes(MALFORMED[name])
-    (tmp_path / "whole.py").write_text(BAD)
-    code, out, _ = lint("--format", "json", ".")
-    document = json.loads(out)
-    assert code == 1
-    assert [error["path"] for error in document["errors"]] == ["broken.py"]
-    assert "\n" not in document["errors"][0]["message"]
-    assert {one["path"] for one in document["findings"]} == {"whole.py"}
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"cells": 1}', '{"cells": [1, {"cell_type": "code", "source": 3}]}'])
-def test_a_notebook_that_is_none(lint: Lint, tmp_path: Path, text: str) -> None:
-    (tmp_path / "n.ipynb").write_text(text)
-    (tmp_path / "whole.py").write_text(BAD)
-    code, out, _ = lint("--format", "json", ".")
-    assert code == 1 and len(found(out)) == 2
-    assert all(error["path"] == "n.ipynb" for error in json.loads(out)["errors"])
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="symlinks")
-def test_links_that_lead_round_or_nowhere(lint: Lint, tmp_path: Path) -> None:
-    (tmp_path / "p").mkdir()
-    (tmp_path / "p" / "a.py").write_text(BAD)
-    (tmp_path / "p" / "round").symlink_to(tmp_path / "p", target_is_directory=True)
-    (tmp_path / "p" / "gone.py").symlink_to(tmp_path / "nothing.py")
-    os.mkfifo(tmp_path / "p" / "pipe.py")
-    code, out, _ = lint("--format", "json", "p")
-    assert code == 1 and len(found(out)) == 2
-    assert {error["path"] for error in json.loads(out)["errors"]} == {"p/gone.py", "p/pipe.py"}
+def test_a_fixed_file_keeps_its_encoding(lint: Lint, tmp_path: Path) -> None:
+    text = "# coding: latin-1\n" + BAD.replace("[n, 2]", "[4, 2]").replace("tf.print(x)", 'tf.print(x)\n    y = "é"')
+    (tmp_path / "a.py").write_bytes(text.encode("latin-1"))
+    assert lint("--fix", "--unsafe-fixes", "a.py")[0] == 0
+    assert (tmp_path / "a.py").read_bytes() == text.replace("tf.print(x)", "pass").encode("latin-1")
 
 
 def test_empty_files_and_a_byte_order_mark(lint: Lint, tmp_path: Path) -> None:
