@@ -21,11 +21,12 @@ def detect(host: Host, registry: Registry, target: Target | None = None) -> tupl
             probes.append(backend)
             continue
         asked = target if target is not None and target.backend == backend.name else None
-        probes.append(_ask(backend, host, asked))
+        probes.append(ask(backend, host, asked))
     return tuple(probes)
 
 
-def _ask(backend: Backend, host: Host, asked: Target | None) -> Probe:
+def ask(backend: Backend, host: Host, asked: Target | None) -> Probe:
+    """What one backend says; a defect of it is a reason that blocks it."""
     begun = perf_counter()
     try:
         probe = backend.probe(host, asked)

@@ -29,7 +29,7 @@ from hwal.registry import Registry
 from hwal.rundir import choose_run_dir, is_new, make_run_dir, refuse_second
 from hwal.runtime import Job, Runtime
 from hwal.strategy_file import take_file
-from hwal.survey import survey
+from hwal.survey import refuse_elsewhere, survey
 from hwal.values import AUTO, Choice, Decision, Plan, Request, World
 
 MODULES: Mapping[str, tuple[str, ...]] = {"torch": ("torch",), "keras": ("keras", "tensorflow", "tf_keras")}
@@ -177,10 +177,12 @@ def _lay(framework: str | None, settings: Settings, world: World, environ: Mappi
     settings, file, told = take_file(settings, {row.field for row in SETTINGS if environ.get(row.variable)})
     if file is not None and file.processes not in (None, world.local_size):
         told += (f"{world.local_size} process(es) here, not the {file.processes} of {name}: hwal train starts as many",)
-    found = survey(environ.get(TOPOLOGY) or None, environ.get(DEVICE) or AUTO)
+    paper = environ.get(TOPOLOGY) or None
+    found = survey(paper, environ.get(DEVICE) or AUTO)
     decided = decide(framework, sys.modules)
     choice = choose(found.target, found.probes, found.backends, world.local_size, world.launcher == "none", decided.value)
     backend = found.backends[choice.backend]
+    refuse_elsewhere(paper, choice, backend)
     wrap = None if file is None else file.wrap
     request = Request(target=found.target, processes=world.local_size, wrap=wrap, settings=settings)
     plan = make_plan(choice, backend.caps, request, decided, world.nodes)

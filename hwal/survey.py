@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hwal.backend import Backend
-from hwal.detect import detect, facts, read_machine
-from hwal.errors import HwalError
+from hwal.detect import ask, detect, facts, read_machine
+from hwal.env import TOPOLOGY
+from hwal.errors import DeviceError, HwalError
 from hwal.host import Host, RecordedHost, Recording
 from hwal.registry import Registry
+from hwal.topology import Device
 from hwal.values import AUTO, Choice, HostFacts, Probe, Target
 
 
@@ -52,6 +54,33 @@ def survey(source: str | None, device: str = AUTO) -> Survey:
         probes = detect(host, registry, target)
         return Survey(facts(host), _loaded(registry), target, probes, machine=host)
     return Survey(machine.host, _loaded(registry), target, machine.probes, machine.choice)
+
+
+def refuse_elsewhere(source: str | None, choice: Choice, backend: Backend) -> None:
+    """A run needs its devices here. Raises DeviceError where `source`, HWAL_TOPOLOGY's, told of others: of other indices, or of
+    the same with another id (another name, where there is no id)."""
+    if source is None or backend.caps.imaginary:
+        return
+    asked = choice.target if choice.target.backend == backend.name else None
+    probe = ask(backend, Host(), asked)
+    here = {device.index: device for device in probe.devices}
+    strangers = [device for device in choice.devices if not _same(device, here.get(device.index))]
+    if strangers:
+        raise DeviceError(
+            f"the devices of another machine cannot train: {len(strangers)} of {len(choice.devices)} {backend.name} device(s) "
+            "are not here",
+            where=f"{TOPOLOGY}={source}",
+            why=f"on this machine {backend.name} is {probe.state}: {probe.reason}",
+            hint=f"unset {TOPOLOGY}, or hwal train --dry-run … to plan for that machine",
+        )
+
+
+def _same(told: Device, found: Device | None) -> bool:
+    if found is None:
+        return False
+    if told.id is not None and found.id is not None:
+        return told.id == found.id
+    return told.name is None or found.name is None or told.name == found.name
 
 
 def _loaded(registry: Registry) -> dict[str, Backend]:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -161,6 +162,12 @@ def test_hwal_topology_stands_in_for_the_machine(monkeypatch: pytest.MonkeyPatch
         "links": [],
     }
     (tmp_path / "machine.json").write_text(json.dumps(document))
+    import hwal_standin
+
+    with pytest.raises(DeviceError, match=r"1 of 1 null device\(s\) are not here") as caught:
+        start()
+    assert caught.value.where == f"HWAL_TOPOLOGY={tmp_path / 'machine.json'}"
+    monkeypatch.setattr(hwal_standin.StandIn, "caps", replace(hwal_standin.StandIn.caps, imaginary=True))
     assert start().job.hardware.name == "paper device"
 
 

@@ -29,7 +29,7 @@ from hwal.plan.world import at_world
 from hwal.retention import read_keep
 from hwal.rundir import choose_run_dir, is_new, make_run_dir, newest_run
 from hwal.strategy_file import take_file
-from hwal.survey import Survey, survey
+from hwal.survey import Survey, refuse_elsewhere, survey
 from hwal.values import AUTO, Choice, Launch, Plan, Process, Request, World
 
 PACKAGES = {"keras": (("keras",), ("tensorflow", "tensorflow-cpu", "tensorflow-tpu", "tensorflow-rocm"))}
@@ -52,7 +52,8 @@ def _train(given: Given) -> int:
     progress_mode(environ)  # a wrong one is told now, not by every rank
     world = read_world(environ)
     request, notes = _request(given, environ, world)
-    found = survey(environ.get(TOPOLOGY) or None, given.flags.get("device") or environ.get(DEVICE) or AUTO)
+    paper = environ.get(TOPOLOGY) or None
+    found = survey(paper, given.flags.get("device") or environ.get(DEVICE) or AUTO)
     request = replace(request, target=found.target)
     source = None if request.script is None else read_source(request.script)
     choice, plan = _plan(request, found, source, world)
@@ -66,6 +67,7 @@ def _train(given: Given) -> int:
     wants = wanted(backend, plan, found.probe_of(plan.backend), found.host_of_devices)
     launch = build(plan, request, wants, world, environ, run_dir)
     if not given.flags.get("dry_run"):
+        refuse_elsewhere(paper, choice, backend)
         _check_installed(plan, backend.extra, environ)
         while not make_run_dir(run_dir, is_new(request.settings, world, environ)):
             run_dir = choose_run_dir(request.settings, _stem(request.script), world, environ)

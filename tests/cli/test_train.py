@@ -292,6 +292,22 @@ def test_launching_makes_the_folder_and_returns_the_exit_code(
     assert begun[0].commands[0].argv[-3:] == ("s.py", "--epochs", "3")
 
 
+def test_devices_of_another_machine_are_planned_for_and_do_not_train(
+    hwal: Hwal, script: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hwal.cli.train.run", lambda launch: pytest.fail("ranks were started"))
+    (folder / "topo.txt").write_text("\tGPU0\tGPU1\nGPU0\t X \tNV2\nGPU1\tNV2\t X \n")  # of nvidia-smi topo -m
+    for other, count in ((Path(__file__).parents[1] / "hosts" / "cuda-dgx-1v", 8), (folder / "topo.txt", 2)):
+        monkeypatch.setenv("HWAL_TOPOLOGY", str(other))
+        assert len(Plan.from_dict(dry(hwal, "--framework", "torch", script)["plan"]).processes) == count
+        result = hwal("train", "--framework", "torch", script)
+        assert result.code == 2 and result.err.startswith(
+            f"hwal: error: the devices of another machine cannot train: {count} of {count} cuda device(s) are not here\n"
+            f"  where: HWAL_TOPOLOGY={other}\n"
+        )
+        assert "unset HWAL_TOPOLOGY, or hwal train --dry-run" in result.err and not (folder / "runs").exists()
+
+
 def test_help_fits_and_names_what_there_is(hwal: Hwal) -> None:
     result = hwal("train", "--help")
     assert result.code == 0
