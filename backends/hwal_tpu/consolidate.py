@@ -24,10 +24,11 @@ from typing import Any
 import torch
 
 from hwal.display import tell
-from hwal.errors import EXIT_FAILED, EXIT_OK, EXIT_USAGE, CheckpointError, HwalError
+from hwal.errors import EXIT_FAILED, EXIT_OK, EXIT_USAGE, CheckpointError, HwalError, UsageError
 from hwal.launch.script import told
 from hwal_torch.tensorfile import Layout, Writer
 
+COMMAND = "python -m hwal_tpu.consolidate"
 FILE = re.compile(r"(?P<name>.*)rank-(?P<rank>[0-9]{1,9})-of-(?P<size>[0-9]{1,9})\.pth")
 SHARD = "_fsdp_shard"  # how v1 begins the name of a rank's part
 FLAT = "_fsdp_wrapped_module.flat_param_"  # in the name of a tensor that holds many parameters, one after the other
@@ -187,8 +188,13 @@ def assemble(models: Sequence[Mapping[str, torch.Tensor]], part: Part) -> torch.
 
 
 def main(argv: Sequence[str]) -> int:
-    if not 1 <= len(argv) <= 2 or argv[0].startswith("-"):
-        tell("usage: python -m hwal_tpu.consolidate FOLDER [OUT]")
+    if {"-h", "--help"} & set(argv):
+        print(f"usage: {COMMAND} FOLDER [OUT]\n\n{(__doc__ or '').strip()}")
+        return EXIT_OK
+    if not 1 <= len(argv) <= 2 or any(word.startswith("-") for word in argv):
+        given = " ".join(argv) or "nothing"
+        what = f"FOLDER, and OUT if the model is to be elsewhere, are all it takes, not {given}"
+        tell("\n".join(told(UsageError(what, where=COMMAND, hint=f"{COMMAND} FOLDER [OUT]; --help says more"))))
         return EXIT_USAGE
     folder, out = Path(argv[0]), Path(argv[-1])
     try:

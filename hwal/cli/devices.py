@@ -8,8 +8,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from hwal.cli import show
-from hwal.cli.parser import Exit, Parser
+from hwal.cli import show, tell
+from hwal.cli.parser import Exit, Parser, columns
 from hwal.display import size
 from hwal.env import TOPOLOGY
 from hwal.errors import EXIT_OK, DeviceError, OutputError, UsageError, nearest
@@ -23,7 +23,7 @@ EPILOG = """\
   amd-smi topology [--json]; lspci -nn; the topology and graph files of NCCL and RCCL (NCCL_TOPO_DUMP_FILE);
   KFD's sysfs as an object of path and text. Prompts, colours and quotes of a pasted file do not matter
 
-exit codes: 0 done, 2 a wrong flag or file
+exit codes: 0 done, 1 the answer or the picture cannot be written, 2 a wrong flag or file, or nothing to draw
 
 examples:
   hwal devices
@@ -70,7 +70,7 @@ def main(argv: Sequence[str]) -> int:
         utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
         show(json.dumps(machine.to_dict(), indent=2, ensure_ascii=not utf8, allow_nan=False))
     else:
-        show("\n".join(table(machine, nothing, _width())))
+        show("\n".join(table(machine, nothing, columns(80))))
     return EXIT_OK
 
 
@@ -118,17 +118,10 @@ def _draw(path: str, machine: Machine, nothing: str | None) -> None:
     try:
         Path(path).write_text(draw(title, devices, links, order(graph(devices, links))), encoding="utf-8")
     except OSError as error:
-        raise OutputError(f"the picture cannot be written: {error.strerror}", where=f"--svg {path}") from None
-
-
-def _width() -> int:
-    """Columns of the terminal, 80 where there is none."""
-    if (text := os.environ.get("COLUMNS", "")).isdigit() and int(text) > 0:
-        return int(text)
-    try:
-        return os.get_terminal_size(sys.stdout.fileno()).columns or 80
-    except (OSError, ValueError, AttributeError):
-        return 80
+        raise OutputError(
+            f"the picture cannot be written: {error.strerror}", where=f"--svg {path}", hint="another path"
+        ) from None
+    tell(f"hwal: {path} shows {describe(devices)}")
 
 
 def table(machine: Machine, nothing: str | None, width: int) -> list[str]:

@@ -9,7 +9,7 @@ from functools import cache
 
 from hwal.cli import show, tell
 from hwal.cli.parser import Exit, Parser
-from hwal.errors import EXIT_FAILED, EXIT_OK, EXIT_USAGE, UsageError
+from hwal.errors import EXIT_FAILED, EXIT_OK, EXIT_USAGE, OutputError, UsageError
 from hwal.lint import baseline, fixing, report
 from hwal.lint import cache as stored
 from hwal.lint.catalog import check_codes, rule, rules
@@ -62,6 +62,14 @@ def parser() -> Parser:
 
 
 def main(argv: Sequence[str]) -> int:
+    try:
+        return _main(argv)
+    except OutputError as error:  # 1 would say that there are findings
+        error.exit_code = EXIT_USAGE
+        raise
+
+
+def _main(argv: Sequence[str]) -> int:
     try:
         given = parser().parse_args(list(argv))
     except Exit:

@@ -7,6 +7,7 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -33,7 +34,7 @@ Up to 16 devices the answer is proven to be the best; --explain says how, and wh
 What an order can do: choose devices, make groups, put pipeline neighbours next to each other, pair ranks with NUMA nodes.
 What it cannot: NCCL and RCCL search their own rings, so a permutation of all devices makes a plain all-reduce no faster.
 
-exit codes: 0 done, 2 a wrong flag or file, or not so many devices
+exit codes: 0 done, 1 the answer cannot be written, 2 a wrong flag or file, or not so many devices
 
 examples:
   eval "$(hwal devices order --env)"
@@ -48,7 +49,7 @@ def main(command: str, argv: Sequence[str]) -> int:
     if command == "order":
         parser.add_argument("--chain", action="store_true", help="the last need not be linked to the first (pipeline stages)")
     if command == "select":
-        parser.add_argument("-k", type=_count, metavar="N", required=True, help="how many")
+        parser.add_argument("-k", type=partial(_count, "-k"), metavar="N", required=True, help="how many")
         parser.add_argument(
             "--objective",
             choices=("job", "pack", "static", "simple"),
@@ -61,7 +62,7 @@ def main(command: str, argv: Sequence[str]) -> int:
         )
         parser.add_argument("--with", dest="required", metavar="LIST", help="indices that have to be among them (not for job)")
     if command == "groups":
-        parser.add_argument("-g", type=_count, metavar="N", required=True, help="devices in a block")
+        parser.add_argument("-g", type=partial(_count, "-g"), metavar="N", required=True, help="devices in a block")
     parser.add_argument("--from", dest="source", metavar="PATH", help="as hwal devices --from")
     parser.add_argument("--device", metavar="D", default="auto", help="as hwal devices --device")
     parser.add_argument("--mixed", action="store_true", help="take devices of different kinds together")
@@ -95,7 +96,10 @@ def main(command: str, argv: Sequence[str]) -> int:
             _warn(variables, given.source)
         for note in field.notes:
             tell(f"hwal: {note}")
-        show("\n".join(f"export {name}={shlex.quote(value)}" for name, value in variables.items()))
+        if variables:
+            show("\n".join(f"export {name}={shlex.quote(value)}" for name, value in variables.items()))
+        else:
+            tell(f"hwal: no variable makes a process see these {choice.backend} devices and no others")
     elif given.json:
         show(json.dumps(_document(command, answer, chosen, field.notes, variables), indent=2))
     else:
@@ -110,11 +114,12 @@ def _warn(variables: Mapping[str, str], source: str | None) -> None:
             tell(f"hwal: {name}={os.environ[name]} is set here; these lines are for the machine in {source or TOPOLOGY}")
 
 
-def _count(text: str) -> int:
+def _count(flag: str, text: str) -> int:
     try:
         return positive(text)
     except ValueError as error:
-        raise UsageError(f"{text!r}: {error}", where="hwal devices select -k, groups -g") from None
+        where = f"hwal devices {'select' if flag == '-k' else 'groups'}"
+        raise UsageError(f"{flag} {text!r}: {error}", where=where, hint=f"{where} --help") from None
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,14 @@ def test_every_command_has_help(hwal: Hwal, command: str) -> None:
     assert "exit codes:" in result.out and "examples:" in result.out
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("width", [40, 80])
+def test_help_fits_the_terminal(hwal: Hwal, monkeypatch: pytest.MonkeyPatch, command: str, width: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    long = [line for line in hwal(command, "--help").out.splitlines() if len(line) > width]
+    assert all(len(line.split()) == 1 or line.startswith("usage:") for line in long), long
+
+
 def test_an_interrupt_is_one_line(hwal: Hwal, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(argv: Sequence[str]) -> int:
         raise KeyboardInterrupt

@@ -143,7 +143,8 @@ def test_kinds_are_not_mixed(hwal: Hwal, folder: Path) -> None:
     ("arguments", "says"),
     [
         (("select", "-k", "9"), "9 devices asked for, 8 are there"),
-        (("select", "-k", "0"), "must be 1 or more"),
+        (("select", "-k", "0"), "-k '0': must be 1 or more\n  where: hwal devices select\n"),
+        (("groups", "-g", "x"), "-g 'x': must be a whole number\n  where: hwal devices groups\n"),
         (("select",), "-k"),
         (("select", "-k", "2", "--free", "0,8"), "no device '8'; there are 0, 1"),
         (("select", "-k", "2", "--with", "3"), "--with goes with --objective pack"),
@@ -182,5 +183,6 @@ def test_a_capture_as_a_machine(hwal: Hwal, folder: Path, topo: str) -> None:
 def test_this_machine_on_paper(hwal: Hwal) -> None:
     """One CPU node: nothing to order, and no variables."""
     assert hwal("devices", "order").out == "order: 0\n"
-    assert hwal("devices", "order", "--env").out == "\n"
+    result = hwal("devices", "order", "--env")
+    assert (result.out, result.err) == ("", "hwal: no variable makes a process see these cpu devices and no others\n")
     assert hwal("devices", "order", "--device", "null").out.startswith("order: 0 1 2\nworst link: NULL")

@@ -87,7 +87,8 @@ def test_one_and_many() -> None:
 
 
 def test_the_command(hwal: Callable[..., Result], folder: Path) -> None:
-    assert hwal("devices", "--device", "null", "--svg", "machine.svg").code == 0
+    result = hwal("devices", "--device", "null", "--svg", "machine.svg")
+    assert (result.code, result.err) == (0, "hwal: machine.svg shows 3 × imaginary device\n")
     root = ElementTree.parse(folder / "machine.svg").getroot()
     assert "paper 3 × imaginary device" in texts(root) and "NULL: 3 pairs" in texts(root)
     failed = hwal("devices", "--svg", "no/such/folder.svg")

@@ -131,6 +131,8 @@ def test_baseline(lint: Lint, tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("# moved\n" + BAD + "\n\n@tf.function\ndef g(x):\n    tf.print(x)\n")
     code, out, _ = lint("--baseline", "old.json", "--format", "json", "a.py")
     assert code == 1 and found(out) == [("XLA102", 13, "error")], "a second one on an equal line is new"
+    code, _, err = lint("--write-baseline", "no/such/old.json", "a.py")
+    assert code == 2 and "the baseline cannot be written" in err, "1 would say that there are findings"
     (tmp_path / "old.json").write_text("{}")
     code, _, err = lint("--baseline", "old.json", "a.py")
     assert code == 2 and "no baseline" in err

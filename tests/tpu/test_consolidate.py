@@ -101,7 +101,12 @@ def test_files_that_cannot_be_read_end_with_a_word(tmp_path: Path, capsys: pytes
     assert "it holds no model with its shard_metadata" in capsys.readouterr().err
     assert main([str(tmp_path / "nowhere")]) == 1
     assert "there is no such folder" in capsys.readouterr().err
-    assert main([]) == 2
+    for words in ([], ["a", "b", "c"], [str(tmp_path), "--out"]):
+        assert main(words) == 2
+        said = capsys.readouterr().err
+        assert said.startswith("hwal: error: FOLDER, and OUT") and f"not {' '.join(words) or 'nothing'}\n" in said
+    assert main(["--help"]) == 0
+    assert capsys.readouterr().out.startswith("usage: python -m hwal_tpu.consolidate FOLDER [OUT]\n\nOne checkpoint of")
 
 
 def test_ranks_of_different_models_are_refused(tmp_path: Path) -> None:
