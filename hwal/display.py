@@ -14,12 +14,14 @@ from hwal.env import PROGRESS
 from hwal.errors import UsageError, nearest
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress, ProgressColumn, TaskID
 
 EVERY = 10.0  # seconds between two lines where there is no terminal
 REDRAW = 0.1  # seconds between two changes of the bar
 HALF_LIFE = 5.0  # seconds after which a rate counts half in the rate shown
 MODES = ("bar", "lines", "off")
+BAR = 20  # columns of the bar itself
+IMPORTANCE = ("step", "loss", "rate", "left", "elapsed", "bar")  # of what stands beside it; "left" is the ETA
 
 
 class Display(ABC):
@@ -127,6 +129,7 @@ class BarDisplay(Display):
         self._pace = Pace()
         self._bar: Progress | None = None
         self._task: TaskID | None = None
+        self._columns: dict[str, ProgressColumn] = {}
         self._due = 0.0
         self._last: tuple[int, int | None, Any, str] | None = None
 
@@ -152,7 +155,7 @@ class BarDisplay(Display):
                 self._draw()
             if self._bar is not None:
                 self._bar.stop()
-                self._bar = None
+                self._bar = self._task = None
 
     def _draw(self) -> None:
         assert self._last is not None
@@ -160,35 +163,55 @@ class BarDisplay(Display):
         self._last = None
         left = self._pace.left(step, total)
         fields: dict[str, Any] = {
-            "steps": _of(step, total),
-            "loss": shown_loss(loss),
+            "step": f"step {_of(step, total)}",
+            "loss": f"loss {shown_loss(loss)}",
             "rate": f"{human(self._pace.rate)} {unit}/s",
             "left": "" if left is None else f"ETA {clock(left)}",
         }
         if self._bar is None:
-            self._bar = self._open()
+            self._bar, self._columns = self._open()
+        elapsed = 0.0 if self._task is None else self._bar.tasks[0].elapsed or 0.0
+        widths = {name: len(text) for name, text in fields.items()}
+        widths |= {"bar": BAR, "elapsed": len("0:00:00") if elapsed < 36_000 else len("999 days, 0:00:00")}
+        shown = fitting(widths, self._bar.console.width)
+        self._bar.columns = tuple(column for name, column in self._columns.items() if name in shown)
+        if self._task is None:
             self._task = self._bar.add_task("", total=total, completed=step, **fields)
             self._bar.start()
         else:
-            assert self._task is not None
             self._bar.update(self._task, completed=step, total=total, **fields)
 
-    def _open(self) -> Progress:
+    def _open(self) -> tuple[Progress, dict[str, ProgressColumn]]:
+        """The bar, and all its columns from left to right."""
         from rich.console import Console  # 50 ms, and only a terminal needs it
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-        return Progress(
-            TextColumn("step {task.fields[steps]}"),
-            BarColumn(bar_width=20),
-            TextColumn("loss {task.fields[loss]}"),
-            TextColumn("{task.fields[rate]}"),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[left]}"),
+        columns: dict[str, ProgressColumn] = {
+            "step": TextColumn("{task.fields[step]}"),
+            "bar": BarColumn(bar_width=BAR),
+            "loss": TextColumn("{task.fields[loss]}"),
+            "rate": TextColumn("{task.fields[rate]}"),
+            "elapsed": TimeElapsedColumn(),
+            "left": TextColumn("{task.fields[left]}"),
+        }
+        bar = Progress(
             console=Console(file=self._stream),
             redirect_stdout=False,  # stdout is the script's
             redirect_stderr=False,
             transient=False,
         )
+        return bar, columns
+
+
+def fitting(widths: Mapping[str, int], columns: int) -> set[str]:
+    """Which parts of a bar a terminal of so many columns has room for, one column between two: numbers are never cut, the least
+    important part goes first. The step stays."""
+    shown = {name for name in IMPORTANCE if widths[name]}
+    for name in reversed(IMPORTANCE[1:]):
+        if sum(widths[each] + 1 for each in shown) - 1 <= columns:
+            break
+        shown.discard(name)
+    return shown
 
 
 class Pace:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from hwal.display import (
     Pace,
     SilentDisplay,
     clock,
+    fitting,
     human,
     make_display,
     printable,
@@ -128,6 +130,32 @@ def test_a_bar_of_unknown_length_has_no_eta() -> None:
         display.update(step, None, 2.5, 12.0, "samples")
     display.close(failed=False)
     assert "step 8" in stream.getvalue() and "ETA" not in stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("columns", "shown"),
+    [
+        (100, "step 20/200 ━━╺━━━━━━━━━━━━━━━━━ loss 0.5000 45.9k samples/s 0:00:00"),
+        (60, "step 20/200 loss 0.5000 45.9k samples/s 0:00:00"),
+        (40, "step 20/200 loss 0.5000 45.9k samples/s"),
+        (38, "step 20/200 loss 0.5000"),
+        (20, "step 20/200"),
+    ],
+)
+def test_a_narrow_terminal_loses_parts_and_no_digits(monkeypatch: pytest.MonkeyPatch, columns: int, shown: str) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    stream = Terminal()
+    display = BarDisplay(stream)
+    display.update(20, 200, 0.5, 45900.0, "samples")
+    display.close(failed=False)
+    assert re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue()).replace("\r", "\n").strip().split("\n")[-1] == shown
+
+
+def test_the_eta_goes_before_the_rate() -> None:
+    widths = {"step": 11, "loss": 11, "rate": 15, "left": 8, "elapsed": 7, "bar": 20}
+    assert fitting(widths, 77) == set(widths) and fitting(widths, 76) == set(widths) - {"bar"}
+    assert fitting(widths, 48) == {"step", "loss", "rate", "left"} and fitting(widths, 47) == {"step", "loss", "rate"}
+    assert fitting(widths, 5) == {"step"} and fitting(widths | {"left": 0}, 100) == set(widths) - {"left"}
 
 
 def test_rich_is_imported_for_a_bar_only() -> None:
