@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import FrameType
 
 from hwal import __version__
 from hwal.choose import choose
@@ -28,9 +31,14 @@ PYTEST_INI = (
     f"[pytest]\npython_files = *.py\npython_classes = {SUITE_CLASSES}\nmarkers =\n    slow: starts training processes\n"
 )
 FAILED = (0, 1)  # pytest's exit codes when the tests ran: all passed, some failed
+STOPS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+GRACE = 10.0  # seconds that a test which is stopped has to end what it started
 
 EPILOG = """\
-exit codes: 0 every promise that applies is kept, 1 one is broken, 2 a wrong flag or no such device
+On two CPU cores it takes about ten minutes, a dot for each test. Stopped, by Ctrl-C or SIGTERM, it
+reports what was tested until then.
+
+exit codes: 0 every promise that applies is kept, 1 one is broken or it was stopped, 2 a wrong flag or no such device
 
 examples:
   hwal selftest                         the device that auto takes
@@ -42,7 +50,7 @@ Look through the folder before you publish it: it says which hardware and which 
 
 @dataclass(frozen=True)
 class Promise(Record):
-    """One test of the suite. `outcome` is pass, fail or not applicable; `reason` says why it is not a pass."""
+    """One test of the suite. `outcome` is pass, fail, not applicable or not tested; `reason` says why it is not a pass."""
 
     name: str
     promise: str
@@ -53,18 +61,22 @@ class Promise(Record):
 
 @dataclass(frozen=True)
 class Report(Record):
+    """What became of every promise on one machine. `stopped`: by which signal, before all were tested."""
+
     device: Target
     framework: str
     machine: Machine
     versions: Mapping[str, str | None]
     promises: tuple[Promise, ...] = field(default=())
+    stopped: str | None = None
 
     def count(self, outcome: str) -> int:
         return sum(promise.outcome == outcome for promise in self.promises)
 
     def summary(self) -> str:
         kept, broken, rest = (self.count(outcome) for outcome in ("pass", "fail", "not applicable"))
-        return f"{self.device}: {kept} promises kept, {broken} broken, {rest} not applicable"
+        said = f"{self.device}: {kept} promises kept, {broken} broken, {rest} not applicable"
+        return f"{said}; stopped by {self.stopped}: {self.count('not tested')} not tested" if self.stopped else said
 
 
 def main(argv: Sequence[str]) -> int:
@@ -101,11 +113,12 @@ def main(argv: Sequence[str]) -> int:
     tell(f"hwal: {choice}")
     machine = Machine(replace(found.host, name=None), found.probes, choice)
     versions = {"hwal": __version__, "python": sys.version.split()[0], **{name: host.version(name) for name in VERSIONS}}
-    report = Report(target, given.framework, machine, versions, run_suite(given.framework, target, folder))
+    promises, stopped = run_suite(given.framework, target, folder)
+    report = Report(target, given.framework, machine, versions, promises, stopped)
     _write(folder / "report.json", report.to_json(indent=1) + "\n")
     _write(folder / "report.md", as_markdown(report))
     show(f"{report.summary()}\nreport: {folder / 'report.md'}")
-    return EXIT_FAILED if report.count("fail") else EXIT_OK
+    return EXIT_FAILED if report.count("fail") or stopped else EXIT_OK
 
 
 def suite_command(framework: str, ini: Path, results: Path) -> list[str]:
@@ -117,8 +130,9 @@ def suite_command(framework: str, ini: Path, results: Path) -> list[str]:
     ]
 
 
-def run_suite(framework: str, target: Target, folder: Path) -> tuple[Promise, ...]:
-    """Runs the suite on `target`; pytest's own output goes to stderr. Raises HwalError when it could not run at all."""
+def run_suite(framework: str, target: Target, folder: Path) -> tuple[tuple[Promise, ...], str | None]:
+    """Runs the suite on `target`; pytest's own output goes to stderr. What became of each test, and the signal that stopped
+    it. Raises HwalError when it could not run at all."""
     ini, results = folder / "pytest.ini", folder / "results.json"
     results.unlink(missing_ok=True)
     _write(ini, PYTEST_INI)
@@ -126,8 +140,10 @@ def run_suite(framework: str, target: Target, folder: Path) -> tuple[Promise, ..
     env |= {DEVICE: str(target), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     command = suite_command(framework, ini, results)
     try:
-        code = subprocess.run(command, env=env, stdout=sys.stderr.fileno(), check=False).returncode
-        if code not in FAILED or not results.exists():
+        code, stopped = _run(command, env)
+        if (stopped is None and code not in FAILED) or not results.exists():
+            if stopped is not None:
+                raise HwalError(f"stopped by {stopped} before the first test", where="hwal selftest")
             raise HwalError(
                 f"the suite could not run: pytest ended with exit code {code}",
                 where=" ".join(command),
@@ -137,7 +153,52 @@ def run_suite(framework: str, target: Target, folder: Path) -> tuple[Promise, ..
     finally:
         ini.unlink(missing_ok=True)
         results.unlink(missing_ok=True)
-    return tuple(Promise.from_dict(row, f"{results}[{i}]") for i, row in enumerate(rows))
+    return tuple(Promise.from_dict(row, f"{results}[{i}]") for i, row in enumerate(rows)), stopped
+
+
+class Stopped(BaseException):
+    """A signal has come, whose name it has."""
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Signals that would end this process raise Stopped."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise Stopped(signal.Signals(number).name)
+
+    before = {each: signal.signal(each, stop) for each in STOPS}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def _run(command: Sequence[str], env: Mapping[str, str]) -> tuple[int, str | None]:
+    """pytest's exit code, and the signal that stopped it: it is interrupted then, and after GRACE, or a second signal, whatever
+    is left of it and of what its test has started is killed."""
+    session = sys.platform != "win32"  # a process group of its own: a terminal's Ctrl-C comes here alone
+    with subprocess.Popen(command, env=env, stdout=sys.stderr.fileno(), start_new_session=session) as child, _stoppable():
+        try:
+            return child.wait(), None
+        except Stopped as stop:
+            name = str(stop)
+        tell(f"hwal: {name}: ends the test that is running, and reports")
+        _end(child, signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired, Stopped):
+            child.wait(GRACE)
+        if session:
+            _end(child, signal.SIGKILL)
+        return child.wait(), name
+
+
+def _end(child: subprocess.Popen[bytes], number: int) -> None:
+    with suppress(ProcessLookupError):
+        if sys.platform == "win32":
+            child.terminate()
+        else:
+            os.killpg(child.pid, number)
 
 
 def as_markdown(report: Report) -> str:

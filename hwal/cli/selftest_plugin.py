@@ -32,22 +32,38 @@ class Results:
             which = f" [{item.callspec.id}]" if hasattr(item, "callspec") else ""
             self._promises[item.nodeid] = (doc.split("\n", 1)[0] or words) + which
 
+    def pytest_collection_finish(self, session: Any) -> None:
+        for item in session.items:
+            self._keep(item.nodeid, "not tested", 0.0, None)
+        self._write()
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._keep(nodeid, "not tested", 0.0, "it was running")
+        self._write()
+
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.when != "call" and report.outcome == "passed":
             return  # setting up and taking down count when they fail
         before = self._rows.get(report.nodeid, {"seconds": 0.0})
         if before.get("outcome") == "fail":
             return
-        self._rows[report.nodeid] = {
-            "name": report.nodeid.rpartition("::")[2],
-            "promise": self._promises.get(report.nodeid, report.nodeid),
-            "outcome": OUTCOMES[report.outcome],
-            "seconds": round(before["seconds"] + report.duration, 3),
-            "reason": _reason(report),
+        self._keep(report.nodeid, OUTCOMES[report.outcome], before["seconds"] + report.duration, _reason(report))
+        self._write()
+
+    def _keep(self, test: str, outcome: str, seconds: float, reason: str | None) -> None:
+        self._rows[test] = {
+            "name": test.rpartition("::")[2],
+            "promise": self._promises.get(test, test),
+            "outcome": outcome,
+            "seconds": round(seconds, 3),
+            "reason": reason,
         }
 
-    def pytest_sessionfinish(self) -> None:
-        self._path.write_text(json.dumps(list(self._rows.values())), encoding="utf-8")
+    def _write(self) -> None:
+        """After each test, and as a whole: pytest may be killed at any moment."""
+        new = self._path.with_suffix(".tmp")
+        new.write_text(json.dumps(list(self._rows.values())), encoding="utf-8")
+        new.replace(self._path)
 
 
 def _reason(report: Any) -> str | None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import select
+import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -114,3 +118,56 @@ def test_a_folder_that_cannot_be_made(hwal: Hwal, folder: Path) -> None:
         2,
         "hwal: error: taken cannot be made: File exists\n  where: --out\n  try:   choose another --out\n",
     )
+
+
+STOPPED = '''
+import os, signal, subprocess, sys
+
+class RuntimeSuite:
+    def test_first(self):
+        """The first is kept."""
+
+    def test_second(self):
+        """The second is stopped."""
+        held = os.open("held", os.O_WRONLY)
+        if DEAF:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        rank = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], pass_fds=[held])
+        os.kill(os.getppid(), signal.NAME)
+        rank.wait()
+
+    def test_third(self):
+        """The third is never begun."""
+'''
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals to process groups")
+@pytest.mark.usefixtures("suite")
+@pytest.mark.parametrize(("name", "deaf"), [("SIGTERM", False), ("SIGINT", True)])
+def test_a_stop_leaves_a_report_of_what_was_tested(
+    hwal: Hwal, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, deaf: bool
+) -> None:
+    """And ends what the test has started, also where the test does not end by itself."""
+    (folder / "lib" / "toy_suite.py").write_text(STOPPED.replace("NAME", name).replace("DEAF", str(deaf)))
+    os.mkfifo(folder / "held")
+    held = os.open(folder / "held", os.O_RDONLY | os.O_NONBLOCK)
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    if deaf:
+        monkeypatch.setattr("hwal.cli.selftest.GRACE", 0.1)
+    result = hwal("selftest", "--device", "null:2", "--out", "report")
+    said = f"null:2: 1 promises kept, 0 broken, 0 not applicable; stopped by {name}: 2 not tested"
+    assert (result.code, result.out) == (1, f"{said}\nreport: report/report.md\n")
+    assert f"hwal: {name}: ends the test that is running, and reports\n" in result.err
+    assert select.select([held], [], [], 60)[0] and os.read(held, 1) == b"", "what the test has started still runs"
+    os.close(held)
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+    report = Report.from_json((folder / "report" / "report.json").read_text(encoding="utf-8"))
+    assert (report.stopped, report.summary()) == (name, said)
+    assert [(promise.outcome, promise.reason) for promise in report.promises] == [
+        ("pass", None),
+        ("not tested", "it was running"),
+        ("not tested", None),
+    ]
+    text = (folder / "report" / "report.md").read_text(encoding="utf-8")
+    assert "| The second is stopped. | not tested | it was running | 0.0 |" in text and f"{said}.\n" in text
+    assert sorted(path.name for path in (folder / "report").iterdir()) == ["host.json", "report.json", "report.md"]
