@@ -88,7 +88,7 @@ def _main(argv: Sequence[str]) -> int:
         version(given.tf_version, "--tf-version") if given.tf_version else config.tf_version,
     )
     jobs = given.jobs or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else given.jobs or os.cpu_count() or 1
-    found = files(paths)
+    found = [path for path in files(paths) if not config.excludes(path)]
     name = None if given.no_cache else stored.key(found, (settings, config, given.level))
     result = stored.load(name) if name else None
     if result is None:

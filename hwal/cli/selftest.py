@@ -35,8 +35,8 @@ STOPS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if ha
 GRACE = 10.0  # seconds that a test which is stopped has to end what it started
 
 EPILOG = """\
-On two CPU cores it takes about ten minutes, a dot for each test. Stopped, by Ctrl-C or SIGTERM, it
-reports what was tested until then.
+On two CPU cores that others use too it took a quarter of an hour; each test is a dot. Stopped, by
+Ctrl-C or SIGTERM, it reports what was tested until then.
 
 exit codes: 0 every promise that applies is kept, 1 one is broken or it was stopped, 2 a wrong flag or no such device
 

@@ -16,12 +16,13 @@ from hwal.lint.catalog import check_codes
 from hwal.lint.diagnostic import TARGETS, Target
 from hwal.lint.engine import Settings
 
-KEYS = ("target", "select", "ignore", "per-file-ignores", "tf-version", "baseline")
+KEYS = ("target", "select", "ignore", "exclude", "per-file-ignores", "tf-version", "baseline")
 
 
 @dataclass(frozen=True)
 class Config:
-    """What a pyproject.toml says. `per_file_ignores`: pattern of a path, from the file's folder -> codes."""
+    """What a pyproject.toml says. `per_file_ignores`: pattern of a path, from the file's folder -> codes. `exclude`:
+    patterns of files that are not linted: templates that are no Python, say."""
 
     root: str = "."
     target: Target | None = None
@@ -30,17 +31,25 @@ class Config:
     per_file_ignores: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     tf_version: tuple[int, int] = Settings().tf_version
     baseline: str | None = None
+    exclude: tuple[str, ...] = ()
+
+    def excludes(self, path: str) -> bool:
+        """Whether a file is not to be linted."""
+        return bool(self.exclude) and any(self._matches(path, pattern) for pattern in self.exclude)
 
     def ignored_in(self, path: str) -> tuple[str, ...]:
         """The codes that are ignored in one file."""
         if not self.per_file_ignores:
             return ()
-        relative = os.path.relpath(path, self.root).replace(os.sep, "/")
         found: list[str] = []
         for pattern, codes in self.per_file_ignores.items():
-            if fnmatch.fnmatch(relative, pattern) or fnmatch.fnmatch(relative.rpartition("/")[2], pattern):
+            if self._matches(path, pattern):
                 found += codes
         return tuple(found)
+
+    def _matches(self, path: str, pattern: str) -> bool:
+        relative = os.path.relpath(path, self.root).replace(os.sep, "/")
+        return fnmatch.fnmatch(relative, pattern) or fnmatch.fnmatch(relative.rpartition("/")[2], pattern)
 
 
 def find(start: str) -> Config:
@@ -76,7 +85,11 @@ def parse(table: Mapping[str, Any], path: str) -> Config:
     baseline = table.get("baseline")
     if baseline is not None and not isinstance(baseline, str):
         raise UsageError("baseline must be a path", where=where, hint='baseline = "lint-baseline.json"')
+    exclude = table.get("exclude", [])
+    if not isinstance(exclude, list) or not all(isinstance(pattern, str) for pattern in exclude):
+        raise UsageError("exclude must be a list of patterns", where=where, hint='exclude = ["templates/*"]')
     return Config(
+        exclude=tuple(exclude),
         root=str(Path(path).parent),
         target=target,
         select=_codes(table.get("select", []), "select", where),

@@ -96,6 +96,13 @@ def test_configuration(lint: Lint, tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text(config)
     assert found(lint("--format", "json", ".")[1]) == [("XLA202", 7, "warning")]
     assert len(found(lint("--format", "json", "--no-config", ".")[1])) == 4
+    (tmp_path / "pyproject.toml").write_text('[tool.hwal.lint]\nexclude = ["templates/*", "a.py"]\n')
+    (tmp_path / "templates").mkdir()
+    (tmp_path / "templates" / "c.py").write_text("import {{ package }}\n")
+    for paths in (["."], ["a.py", "scripts/b.py", "templates/c.py"]):
+        code, out, _ = lint("--format", "json", *paths)
+        assert (code, json.loads(out)["files"], len(found(out))) == (1, 1, 2)
+    assert lint("--no-config", ".")[0] == 2
 
 
 @pytest.mark.parametrize(
@@ -104,6 +111,7 @@ def test_configuration(lint: Lint, tmp_path: Path) -> None:
         ("selekt = []", "did you mean select?"),
         ('target = "gpus"', "tpu, gpu, cpu"),
         ('select = "XLA"', "must be a list of codes"),
+        ('exclude = "a.py"', "exclude must be a list of patterns"),
         ('ignore = ["XLB1"]', "no rule's code begins with"),
         ("tf-version = 2.15", "is no version of TensorFlow"),
         ('per-file-ignores = ["a"]', "must be a table"),
