@@ -186,15 +186,16 @@ def test_an_empty_dataset_is_told_and_no_loss_made_up(tmp_path: Path, replicas: 
     none = jobs.dataset().filter(lambda x, y: False)
     with jobs.start(tmp_path, replicas) as rt:
         model = jobs.compiled(rt)
-        for call in (
+        calls = (
             lambda: model.evaluate(none),
-            lambda: model.evaluate(x[:0], y[:0]),
-            lambda: list(rt.feed(none, train=False)),
-            lambda: list(rt.feed(none)),
             lambda: model.fit(none),
+            lambda: list(rt.feed(none)),
+            lambda: list(rt.feed(none, train=False)),
+            lambda: model.evaluate(x[:0], y[:0]),
             lambda: model.fit(none, epochs=2, steps_per_epoch=3),
             lambda: model.fit(jobs.dataset(20, 32).unbatch().batch(32, drop_remainder=True)),
-        ):
+        )
+        for call in calls[: 2 if replicas > 1 else None]:  # each more takes a second to trace there
             with pytest.raises(ScriptError, match="the dataset is empty"):
                 call()
         for call in (lambda: model.evaluate(x, y, steps=0), lambda: model.fit(x, y, steps_per_epoch=0)):
