@@ -31,7 +31,7 @@ def take_over(rt: SharedKerasRuntime, model: Any) -> None:
     """Has a prepared model's fit, evaluate and predict run by the Runtime, which is told of its compile from here on."""
     fitted = Fitted(rt, model)
     model.fit, model.evaluate, model.compile = fitted.fit, fitted.evaluate, fitted.compile
-    model.predict = Predictor(rt, model).predict
+    model.predict = fitted.predictor.predict
 
 
 class Fitted:
@@ -42,6 +42,7 @@ class Fitted:
         self._model = model
         self._tests: Any = None
         self._steps: dict[Any, Step] = {}
+        self.predictor = Predictor(rt, model)
 
     def compile(self, *args: Any, **options: Any) -> None:
         """Keras's own, for a model that is compiled after rt.prepare, or anew between two calls of fit."""
@@ -50,6 +51,7 @@ class Fitted:
         type(model).compile(model, *args, **options)
         self._tests = None  # which is a graph of the loss and metrics that were
         self._steps.clear()
+        self.predictor.forget()
         self._rt.compiled(model, before)
 
     # training

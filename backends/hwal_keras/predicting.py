@@ -31,6 +31,10 @@ class Predictor:
         self._rt, self._model = rt, model
         self._function: Any = None
 
+    def forget(self) -> None:
+        """The model is compiled anew: what was compiled of it before may be otherwise now."""
+        self._function = None
+
     def predict(
         self, x: Any, batch_size: int | None = None, verbose: Any = "auto", steps: int | None = None, callbacks: Any = None
     ) -> Any:

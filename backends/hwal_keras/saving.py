@@ -8,6 +8,7 @@ hwal.json            position and checksums (hwal.checkpoint); passes of the dat
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from io import BytesIO
@@ -192,7 +193,8 @@ def load(rt: SharedKerasRuntime, number: int, model: Any) -> None:
     path = folder / _file(number)
     if not path.exists():
         raise CheckpointError(f"it holds no {path.name}: fewer models were saved than are prepared now", where=str(folder))
-    with rt.strategy.scope():
+    with rt.strategy.scope(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Skipping variable loading")  # what is wrong is said below, in words
         try:
             model.load_weights(path)
         except (ValueError, KeyError) as error:
