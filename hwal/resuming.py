@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from hwal.checkpoint import MANIFEST, Checkpoints, Manifest, verify
+from hwal.env import spelled
 from hwal.errors import CheckpointError
 
 BEGUN = ("plan.json", "metrics.jsonl", "checkpoints")  # what a run leaves, from rt.prepare on
@@ -77,6 +78,14 @@ def resume_command(command: str, run_dir: Path, flags: argparse.ArgumentParser, 
 def source_of(run_dir: Path, resumed: str | None) -> Path | None:
     """What there is to go on from: the run itself, once it has saved, else what it was to go on from."""
     return next((folder for folder in (run_dir, *([Path(resumed)] if resumed else [])) if is_saved(folder)), None)
+
+
+def after_failure(run_dir: Path, resumed: str | None, environ: Mapping[str, str] | None = None) -> str | None:
+    """What a run that failed says of what there is to go on from, if anything. `environ`: as in hwal.env.spelled."""
+    source = source_of(run_dir, resumed)
+    if source is None:
+        return None
+    return f"hwal: the last finished checkpoint is whole: go on with {spelled('resume', source, environ)}"
 
 
 def is_saved(folder: Path) -> bool:

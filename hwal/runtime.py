@@ -81,6 +81,7 @@ class Runtime(ABC):
 
     framework: ClassVar[str]
     device: Any
+    _no_step: ClassVar[str] = "no batch came to one"
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -126,10 +127,16 @@ class Runtime(ABC):
             if error is None:
                 raise late
             self.say(f"the last checkpoint failed too: {late}")
-        if first and error is None and (summary := self.reporter.summary()) is not None:
-            self.say(f"{summary}; see {self.run_dir}")
-        elif first and error is None and self.steps_done:
-            self.say(f"no step was left to do: {self.steps_done} were done before; see {self.run_dir}")
+        if first and (error is None or (type(error) is SystemExit and not error.code)):
+            self.say(self._came_of_it())
+
+    def _came_of_it(self) -> str:
+        """What to say of a run that did not fail."""
+        if (summary := self.reporter.summary()) is not None:
+            return f"{summary}; see {self.run_dir}"
+        if self.steps_done:
+            return f"no step was left to do: {self.steps_done} were done before; see {self.run_dir}"
+        return f"note: no step was done: {self._no_step}"
 
     def __enter__(self) -> Self:
         return self
@@ -297,6 +304,7 @@ class TorchRuntime(Runtime):
     """
 
     framework = "torch"
+    _no_step = "rt.step() was never called"
     pad_to_multiple_of: int | None = None
 
     @abstractmethod
@@ -331,6 +339,7 @@ class KerasRuntime(Runtime):
     """
 
     framework = "keras"
+    _no_step = "neither model.fit() nor rt.run() was given a batch to train on"
     pad_to_multiple_of: int | None = None
 
     @abstractmethod

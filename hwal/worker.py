@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Literal, overload
 
 from hwal.display import tell
-from hwal.env import PLAN, PROCESSES, RESUME, RUN_DIR, STATE_DIR
-from hwal.errors import EXIT_FAILED, EXIT_OK, EXIT_PREEMPTED, HwalError, LostRankError, Preempted, ScriptError
+from hwal.env import PROCESSES, RESUME, RUN_DIR, STATE_DIR
+from hwal.errors import EXIT_FAILED, EXIT_OK, EXIT_PREEMPTED, CheckpointError, HwalError, LostRankError, Preempted, ScriptError
 from hwal.launch.folder import drop_empty
 from hwal.launch.outcome import is_lost_peer
 from hwal.launch.place import read_plan, take_place
@@ -55,13 +55,13 @@ def start(framework: str | None = None) -> Runtime:
 
     if (name := earlier()) is not None:
         raise Preempted(signal=name)
-    if not _started and not os.environ.get(PLAN):
-        install_excepthook()  # under hwal train the worker shows errors
+    if not _started:
+        install_excepthook(_after_error)  # for plain python: the worker lets no error get there
     if any(not runtime.ended for runtime in _started):
         raise ScriptError("hwal.start() was called twice", hint="call it once: `with hwal.start() as rt:`, and pass rt on")
     runtime = begin(framework, os.environ)
-    if not _started and not os.environ.get(PLAN):
-        atexit.register(end_forgotten)  # under hwal train the worker does it
+    if not _started:
+        atexit.register(end_forgotten)  # for plain python too
     _started.append(runtime)
     return runtime
 
@@ -121,6 +121,8 @@ def main(argv: Sequence[str], last: bool = False) -> int:
     if ending.code != EXIT_OK:
         with suppress(Exception):  # the first error is the one that counts
             end_forgotten(error)
+        if station is None and not ending.preempted:  # else the launcher says so
+            _say_what_is_left(error, ending.code)
     if not last:
         stop.uninstall()
     return ending.code
@@ -205,6 +207,24 @@ def _out_of_run(signal: str, when: str, world: World, environ: Mapping[str, str]
     trained = any(runtime.steps_done for runtime in _started)
     code, line = nothing_to_save(signal, when, source, trained=trained)
     return rank_code(code, world.launcher), f"hwal: {line}"
+
+
+def _after_error(error: BaseException, code: int) -> None:
+    """What is left to do where an error has ended a script under plain python."""
+    with suppress(Exception):  # the first error is the one that counts
+        end_forgotten(error)
+    _say_what_is_left(error, code)
+
+
+def _say_what_is_left(error: BaseException | None, code: int) -> None:
+    """After a failure: the checkpoint to go on from, if there is one."""
+    runtime = _started[-1] if _started else None
+    if runtime is None or not runtime.is_main or code != EXIT_FAILED or isinstance(error, CheckpointError):
+        return
+    from hwal.resuming import after_failure
+
+    if (word := after_failure(runtime.run_dir, runtime.job.settings.resume)) is not None:
+        tell(word)
 
 
 def _exited(code: Any, script: str) -> Ending:

@@ -279,15 +279,35 @@ def test_a_runtime_that_the_script_forgets_is_ended_once(tmp_path: Path) -> None
     run_dir = {"HWAL_RUN_DIR": str(tmp_path / "run")}
     assert run_worker(STARTS, tmp_path, **run_dir).stdout == "end None\n"
     done = run_worker(STARTS + "raise ValueError('planted')", tmp_path, **run_dir)
-    assert done.stdout == "end planted\n" and done.returncode == 1
+    assert done.stdout == "end planted\n" and done.returncode == 1 and "go on with" not in done.stderr
     assert run_worker(STARTS + "rt.end()", tmp_path, **run_dir).stdout == "end None\n"
-    assert run_worker("import hwal\n" + STARTS + "with rt: pass", tmp_path, **run_dir).stdout == "end None\n"
+    for way_out in ("pass", "sys.exit(0)"):
+        done = run_worker(f"import hwal\n{STARTS}with rt: {way_out}", tmp_path, **run_dir)
+        assert done.stdout.startswith("end ") and done.stdout.count("end ") == 1 and done.returncode == 0
+        assert "note: no step was done: no batch came to one" in done.stderr
+
+
+@pytest.mark.parametrize("ending", ["raise ValueError('planted')", "sys.exit(3)"])
+def test_a_failure_after_a_checkpoint_says_what_there_is_to_go_on_from(tmp_path: Path, ending: str) -> None:
+    (tmp_path / "run" / "checkpoints" / "step-00000004").mkdir(parents=True)
+    done = run_worker(STARTS + ending, tmp_path, HWAL_RUN_DIR="run")
+    there = "hwal: the last finished checkpoint is whole: go on with "
+    assert done.returncode == 1 and done.stderr.splitlines()[-1] == f"{there}--resume run", done.stderr
+    if "raise" in ending:
+        done = run_python("folder/s.py", cwd=tmp_path, env={"HWAL_DEVICE": "null", "HWAL_RUN_DIR": "run"})
+        assert done.returncode == 1 and done.stderr.splitlines()[-1] == f"{there}HWAL_RESUME=run", done.stderr
 
 
 def test_plain_python_ends_it_at_exit(tmp_path: Path) -> None:
     (tmp_path / "s.py").write_text(STARTS)
     done = run_python("s.py", cwd=tmp_path, env={"HWAL_DEVICE": "null"})
     assert done.stdout == "end None\n", done.stderr
+    done = run_python("s.py", cwd=tmp_path, env={"HWAL_PLAN": "x"})
+    assert done.returncode == 1 and done.stderr == (
+        "hwal: error: the plan cannot be read: No such file or directory\n"
+        "  where: HWAL_PLAN=x\n"
+        "  try:   HWAL_PLAN=FILE, the plan.json of a run; without the variable the plan is made here\n"
+    )
 
 
 def test_hwal_errors_of_start_reach_the_terminal_without_a_traceback(tmp_path: Path) -> None:

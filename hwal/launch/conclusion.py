@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hwal.display import tell
-from hwal.env import RESUME, spelled
+from hwal.env import RESUME
 from hwal.errors import EXIT_FAILED, EXIT_OK, EXIT_PREEMPTED, EXIT_USAGE, HwalError
 from hwal.launch import outcome
 from hwal.launch.script import told
 from hwal.preempt import nothing_to_save
-from hwal.resuming import source_of
+from hwal.resuming import after_failure, source_of
 from hwal.watch.beat import Doom
 
 
@@ -53,8 +53,8 @@ def conclude(end: End, size: int | None, environ: Mapping[str, str], state_dir: 
     failure = end.failure or outcome.read_failure(state_dir) or outcome.Failure()
     verdict = outcome.first_failure(failure.exits, outcomes, outcome.read_ended(state_dir))
     code, lines = _verdict(end, failure, verdict, size or len(outcomes), logs, killed)
-    if source and code != EXIT_USAGE:
-        lines.append(f"hwal: the last finished checkpoint is whole: go on with {spelled('resume', source, environ)}")
+    if code != EXIT_USAGE and (word := after_failure(logs.parent, environ.get(RESUME), environ)) is not None:
+        lines.append(word)
     tell("\n".join(lines))
     return code
 

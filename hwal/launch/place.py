@@ -22,7 +22,11 @@ def read_plan(environ: Mapping[str, str]) -> Plan | None:
         try:
             text = Path(text).read_text(encoding="utf-8")
         except OSError as error:
-            raise PlanError(f"the plan cannot be read: {error.strerror}", where=where) from None
+            raise PlanError(
+                f"the plan cannot be read: {error.strerror}",
+                where=where,
+                hint=f"{PLAN}=FILE, the plan.json of a run; without the variable the plan is made here",
+            ) from None
     return Plan.from_json(text, where)
 
 

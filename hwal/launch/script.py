@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
 from hwal.display import tell
-from hwal.errors import HwalError, ScriptError, UsageError
+from hwal.errors import EXIT_FAILED, HwalError, ScriptError, UsageError
 
 
 def run_script(argv: Sequence[str]) -> None:
@@ -41,8 +41,10 @@ def told(error: HwalError) -> list[str]:
     return lines if place is None else [lines[0], f"  line:  {place}", *lines[1:]]
 
 
-def install_excepthook() -> None:
-    """Under plain python, an error of hwal's is shown as hwal train shows it: without a traceback."""
+def install_excepthook(after: Callable[[BaseException, int], None]) -> None:
+    """Under plain python, an error of hwal's is shown as hwal train shows it: without a traceback. `after` is then given the
+    error, of whatever kind, and the exit code that it stands for.
+    """
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -50,6 +52,7 @@ def install_excepthook() -> None:
             tell("\n".join(told(error)))
         else:
             before(kind, error, trace)
+        after(error, error.exit_code if isinstance(error, HwalError) else EXIT_FAILED)
 
     sys.excepthook = hook
 
