@@ -53,7 +53,7 @@ def write_file(path: Path, text: str) -> None:
     """Writes a small file, in place of the one before. Raises OSError; that one stays then."""
     new = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        new.write_text(text, encoding="utf-8")
+        new.write_text(text, encoding="utf-8", errors="backslashreplace")  # as JSON says what is no text
         new.replace(path)
     except OSError:
         with suppress(OSError):

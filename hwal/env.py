@@ -72,7 +72,7 @@ def number(text: str) -> float:
         raise ValueError("must be a number") from None
 
 
-def seconds(text: str) -> float:
+def above_zero(text: str) -> float:
     value = number(text)
     if not 0 < value < float("inf"):
         raise ValueError("must be more than 0, and finite")
@@ -80,7 +80,10 @@ def seconds(text: str) -> float:
 
 
 def patience(text: str) -> float | str:
-    return "off" if text == "off" else seconds(text)
+    try:
+        return "off" if text == "off" else above_zero(text)
+    except ValueError as error:
+        raise ValueError(f"{error} of seconds, or off" if "number" in str(error) else f"{error}; or off") from None
 
 
 def micro_batch(text: str) -> int | str:
@@ -210,7 +213,7 @@ SETTINGS: tuple[Setting, ...] = (
         "S",
         "seconds without progress after which the run ends and the stuck rank is named; off (default: 20 steps, at least 60)",
     ),
-    Setting("start_timeout", seconds, "S", "seconds to wait for all ranks (default 25 on one machine, 600 across nodes)"),
+    Setting("start_timeout", above_zero, "S", "seconds to wait for all ranks (default 25 on one machine, 600 across nodes)"),
     Setting("on_nan", one_of("stop", "skip"), "stop|skip", "what to do at a loss that is not finite (default stop)"),
     Setting("no_fallback", switch, "", "make an operator that falls back to the CPU an error"),
 )

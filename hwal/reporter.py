@@ -173,7 +173,8 @@ class Reporter:
             return None
         seconds = perf_counter() - self._begun
         return (
-            f"{self._steps} steps in {seconds:.1f} s, loss {shown_loss(self._first_loss)} to {shown_loss(self._last_loss)}, "
+            f"{self._steps} step{'s' * (self._steps > 1)} in {seconds:.1f} s, "
+            f"loss {shown_loss(self._first_loss)} to {shown_loss(self._last_loss)}, "
             f"{human(self._units / seconds)} {self.unit}/s"
         )
 

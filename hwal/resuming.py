@@ -41,7 +41,13 @@ def find(
     """
     found: tuple[Path, Manifest] | None
     if (source / MANIFEST).exists():
-        found = source, verify(source)
+        try:
+            found = source, verify(source)
+        except CheckpointError as error:
+            if error.hint is None and source.resolve().parent.name == "checkpoints":
+                run = source.parent.parent
+                error.hint = f"--resume {run} goes on from the newest of its checkpoints that is whole"
+            raise
     else:
         checkpoints = own if source.resolve() == run_dir.resolve() else Checkpoints(source / "checkpoints")
         found = checkpoints.newest(say)

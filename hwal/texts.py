@@ -9,6 +9,7 @@ from zlib import crc32
 
 from hwal.errors import UsageError, nearest
 
+ELSE = "--data PATH, a text file or a folder of them; without --data it learns the English that Python carries"
 BINARY_LOOK = 8192  # a NUL among this many first bytes makes a file binary
 
 
@@ -82,12 +83,12 @@ def _why_missing(path: Path) -> str | None:
     return None if parent.is_dir() else f"there is no folder {parent}"
 
 
-def _neighbour(path: Path) -> str | None:
+def _neighbour(path: Path) -> str:
     try:
         near = nearest(path.name, sorted(other.name for other in path.parent.iterdir()))
     except OSError:
-        return None
-    return f"--data {path.parent / near}" if near else None
+        return ELSE
+    return f"--data {path.parent / near}" if near else ELSE
 
 
 def _read(path: Path) -> bytes:

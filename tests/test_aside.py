@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -162,3 +163,10 @@ def test_alive_knows_the_living_from_the_dead() -> None:
     assert alive(os.getpid()) and alive(os.getppid())
     assert not alive(dead_pid())
     assert alive(1 << 80), "unknown counts as alive: nothing of another's is removed"
+
+
+def test_a_file_holds_a_name_that_is_no_text(tmp_path: Path) -> None:
+    """As JSON spells it, so that it is read back."""
+    name = b"a\xffb".decode("utf-8", "surrogateescape")
+    aside.write_file(tmp_path / "f.json", json.dumps({"script": f"{name} ü"}, ensure_ascii=False))
+    assert json.loads((tmp_path / "f.json").read_text(encoding="utf-8")) == {"script": f"{name} ü"}

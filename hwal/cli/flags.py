@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hwal.cli import unknown_argument
-from hwal.env import SETTINGS, Setting, number, one_of, positive, switch
+from hwal.env import SETTINGS, Setting, above_zero, one_of, positive, switch
 from hwal.errors import UsageError
 
 PROG = "hwal train"
@@ -39,7 +39,7 @@ RECIPE = (
     Setting("data", str, "PATH", "text to learn: a file or a folder of them (default: English that comes with Python)"),
     Setting("steps", positive, "N", "optimizer steps"),
     Setting("seq_len", positive, "N", "tokens a sample"),
-    Setting("lr", number, "X", "peak learning rate"),
+    Setting("lr", above_zero, "X", "peak learning rate"),
     Setting("optimizer", one_of(*OPTIMIZERS), "O", ", ".join(OPTIMIZERS)),
     Setting("save_every", positive, "N", "steps between checkpoints"),
     Setting("eval_every", positive, "N", "steps between evaluations"),
@@ -127,6 +127,9 @@ def read(argv: Sequence[str]) -> Given:
                 raise UsageError(f"{shown} needs a value", where=f"{PROG} … {shown}", hint=hint)
             value = following
             at += 1
+        if not value and row.field != "engine_args":  # a variable of the shell's that is empty, say
+            hint = f"{shown} {row.metavar}: {row.help}"
+            raise UsageError(f"{shown} needs a value", where=f"{PROG} … {shown} ''", hint=hint)
         flags[row.field] = _value(row, shown, value)
     rest = argv[at:]
     return Given(flags, rest[0] if rest else None, tuple(rest[1:]))

@@ -12,6 +12,7 @@ from pathlib import Path
 from hwal.choose import choose
 from hwal.cli import show, tell
 from hwal.cli.flags import BARE, Given, help_text, read, recipe_arguments
+from hwal.cli.recipe_flags import check_recipe
 from hwal.display import progress_mode
 from hwal.env import DEVICE, SETTINGS, TOPOLOGY, Settings, as_given, strangers
 from hwal.errors import EXIT_OK, UsageError, VersionError
@@ -102,6 +103,7 @@ def _request(given: Given, environ: Mapping[str, str], world: World) -> tuple[Re
         elif file.processes != (started := processes or world.local_size):
             notes += (f"{started} process(es) here, not the {file.processes} of {name}",)
     own = recipe_arguments(given)
+    check_recipe(flags)
     late = [name for name in given.arguments if name in NOT_THE_SCRIPTS]
     if late:
         notes += (f"{late[0]} stands behind {script} and goes to it; hwal's own flags go before",)

@@ -54,7 +54,7 @@ def build(plan: Plan, request: Request, wants: Wanted, world: World, environ: Ma
     delta = {
         **delta,
         **settings_environment(request.settings, environ),
-        PLAN: plan.to_json(),
+        PLAN: plan.to_ascii().decode("ascii"),  # a script's name in it may be no text, or none in this locale
         PROCESSES: "" if asked is None else str(asked),
         RUN_DIR: str(run_dir),
     }
@@ -75,7 +75,7 @@ def _engine(plan: Plan, request: Request, world: World) -> tuple[str, str]:
             return "direct", f"already rank {world.rank} of {world.size} under {world.launcher}: joins it and starts nothing"
         if plan.local_size == 1 and not request.engine_arguments:
             return "direct", "one process: this one becomes the worker"
-        return "torchrun", f"{plan.local_size} processes on this machine"
+        return "torchrun", f"{plan.local_size} process{'es' * (plan.local_size > 1)} on this machine"
     where = f"--engine {asked}"
     if asked in LATER:
         raise UsageError(f"engine {asked!r} is not in this version", where=where, hint="--engine " + " or ".join(ENGINES))

@@ -26,6 +26,13 @@ def read_source(script: str) -> str:
             where=where,
             hint="call hwal.start() in a cell, or make a script of it: jupyter nbconvert --to script " + script,
         )
+    if path.exists() and (not path.is_file() or path.is_relative_to("/dev")):  # a pipe can be read but once
+        raise UsageError(
+            f"{script} is no plain file",
+            where=where,
+            why="every rank reads the script anew, from its path",
+            hint="write it into a file: hwal train script.py",
+        )
     try:
         data = path.read_bytes()
     except FileNotFoundError:

@@ -314,3 +314,32 @@ def test_help_fits_and_names_what_there_is(hwal: Hwal) -> None:
     assert all(len(line) <= 120 for line in result.out.splitlines())
     for word in [*FLAGS.split(), "exit codes:", "examples:", "75"]:
         assert word in result.out
+
+
+def test_a_framework_that_is_not_installed(folder: Path, hwal: Hwal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hwal.host.Host.version", lambda self, distribution: None)
+    (folder / "s.py").write_text("import torch")
+    result = hwal("train", "s.py")
+    assert (result.code, result.err.splitlines()[-3:]) == (
+        2,
+        [
+            "hwal: error: torch is not installed",
+            "  why:   framework torch (s.py imports torch)",
+            "  try:   pip install 'hwal[torch]'",
+        ],
+    )
+    assert not (folder / "runs").exists()
+
+
+def test_a_plan_of_another_machine(folder: Path, hwal: Hwal) -> None:
+    (folder / "s.py").write_text("import torch")
+    document = json.loads(hwal("train", "--dry-run", "--device", "null", "s.py").out)
+    document["plan"]["devices"][1]["id"] = "null9"
+    (folder / "plan.json").write_text(json.dumps(document))
+    result = hwal("train", "--plan", "plan.json", "s.py")
+    assert (result.code, result.err) == (
+        2,
+        "hwal: error: null device 1 is another one: null9 in the plan, null1 here\n"
+        "  where: --plan plan.json\n"
+        "  try:   make a plan on this machine: hwal train --dry-run\n",
+    )
