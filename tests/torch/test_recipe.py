@@ -14,6 +14,7 @@ import pytest
 import torch
 import transformers
 
+from hwal.cli import recipe_flags
 from hwal.errors import UsageError, VersionError
 from hwal_torch import recipe
 from hwal_torch.causal import PRESETS, build_model, find_model, read_language
@@ -22,6 +23,10 @@ from hwal_torch.tokenizer import END, byte_tokenizer
 SMALL: dict[str, Any] = {"vocab_size": 300, "n_positions": 48, "n_embd": 16, "n_layer": 1, "n_head": 2}
 
 # flags
+
+
+def test_the_command_line_knows_the_presets() -> None:
+    assert recipe_flags.PRESETS == tuple(PRESETS)
 
 
 @pytest.mark.parametrize(
