@@ -26,7 +26,7 @@ SMALL: dict[str, Any] = {"vocab_size": 300, "n_positions": 48, "n_embd": 16, "n_
 
 
 def test_the_command_line_knows_the_presets() -> None:
-    assert recipe_flags.PRESETS == tuple(PRESETS)
+    assert tuple(PRESETS) == recipe_flags.PRESETS
 
 
 @pytest.mark.parametrize(
