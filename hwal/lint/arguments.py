@@ -56,7 +56,7 @@ def root_arguments(function: Function, context: Context, sites: Iterable[Site]) 
         else:
             found[name] = _guess(name, parameter.annotation, defaults.get(name), name in literals, context)
             if found[name].is_tensor and name in whole:
-                found[name] = found[name]._replace(what="single")
+                found[name] = found[name]._replace(what="single", given=False)
             elif found[name].is_tensor and name in spread:
                 found[name] = found[name]._replace(what=ARGUMENT)
             if name in floats and found[name].is_tensor and found[name].dtype is None:
@@ -84,7 +84,7 @@ def _guess(name: str, annotation: ast.expr | None, default: ast.expr | None, lit
     if default is not None:
         # None stands for a tensor as often as for an option
         return NOTHING if isinstance(default, ast.Constant) and default.value is None else PLAIN
-    return INPUT._replace(what=ARGUMENT) if STRUCTURE_NAME.match(name) else INPUT
+    return INPUT._replace(what=ARGUMENT if STRUCTURE_NAME.match(name) else None, given=True)
 
 
 PLAIN_METHODS = frozenset(

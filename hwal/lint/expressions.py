@@ -20,6 +20,7 @@ from hwal.lint.values import (
     TENSORS,
     UNKNOWN,
     Value,
+    all_given,
     constant,
     holds_tensor,
     join,
@@ -129,7 +130,8 @@ class Expressions(Calls):
             dtype = left.dtype or right.dtype
             shape = shapes.broadcast(shapes.of(left), shapes.of(right))
             kind = tensor.kind if left.kind == right.kind else TENSOR
-            return tensor_like([left, right], shape, dtype)._replace(kind=kind, what="single")
+            result = tensor_like([left, right], shape, dtype)
+            return result._replace(kind=kind, what="single", given=all_given((left, right)))
         if left.kind == PYTHON and right.kind == PYTHON:
             whole = type(left.const) is int and type(right.const) is int
             if whole and isinstance(op, ast.Add | ast.Sub | ast.Mult):
@@ -264,6 +266,7 @@ class Expressions(Calls):
                 loop=result.loop or mask,
                 dtype=base.dtype,
                 what="single" if single else None,
+                given=base.given and not bounds and all_given(index),
             )
         if base.what == TENSORS:
             return base if bounds else tensor_like([base])

@@ -74,5 +74,5 @@ def element(value: Value) -> Value:
             result = join(result, item)
         return result
     if value.is_tensor:
-        return Value(TENSOR, value.data, dtype=value.dtype)
+        return Value(TENSOR, value.data, dtype=value.dtype, given=value.given)
     return PLAIN if value.what in ("range", "shape") else NOTHING

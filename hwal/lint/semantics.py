@@ -21,6 +21,7 @@ from hwal.lint.values import (
     TENSORS,
     UNKNOWN,
     Value,
+    all_given,
     constant,
     holds_tensor,
     tensor_like,
@@ -247,7 +248,7 @@ def builtin_call(name: str, args: list[Value], autograph: bool) -> Value | None:
         return first
     if name in ("sum", "max", "min"):
         inner = [item for value in args for item in (value.items or (value,))]
-        return tensor_like(inner) if any(holds_tensor(value) for value in inner) else PLAIN
+        return tensor_like(inner)._replace(given=all_given(inner)) if any(map(holds_tensor, inner)) else PLAIN
     if name in ("list", "tuple", "sorted", "reversed") and first.what in (TENSORS, LIST):
         return first
     if name in ("list", "tuple", "sorted", "reversed"):

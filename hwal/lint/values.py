@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 TENSOR = "tensor"
@@ -33,9 +34,10 @@ Shape = tuple[int | None, ...]
 
 class Value(NamedTuple):
     """`data`: depends on numbers that only a run knows. `bounded`: its shape does, within a bound that XLA knows; `sifted`: it
-    was computed from such a one. `loop`: it changes in a loop that XLA compiles, or comes from an operator that XLA cannot work
-    out while it compiles, so that it is no constant on any device. `const`: the Python value itself, where `known`. `items`: of
-    a tuple or list. `shape`: None where nothing is known."""
+    was computed from such a one. `given`: an argument of which nothing says that it is a tensor, or what Python's operators
+    make of such ones, so that it may be a number of Python's. `loop`: it changes in a loop that XLA compiles, or comes from an
+    operator that XLA cannot work out while it compiles, so that it is no constant on any device. `const`: the Python value
+    itself, where `known`. `items`: of a tuple or list. `shape`: None where nothing is known."""
 
     kind: str = UNKNOWN
     data: bool = False
@@ -48,6 +50,7 @@ class Value(NamedTuple):
     items: tuple[Value, ...] | None = None
     what: str | None = None
     sifted: bool = False
+    given: bool = False
 
     @property
     def is_tensor(self) -> bool:
@@ -75,6 +78,11 @@ def tensor_like(values: list[Value], shape: Shape | None = None, dtype: str | No
             data, bounded, loop = data or inner.data, bounded or inner.bounded, loop or inner.loop
             sifted = sifted or inner.sifted
     return Value(TENSOR, data, bounded, loop, shape, dtype, sifted=sifted)
+
+
+def all_given(values: Iterable[Value]) -> bool:
+    """Whether what Python's operators make of values may be a number of Python's: each of them may be one."""
+    return all(value.given or not holds_tensor(value) for value in values)
 
 
 def depends(value: Value) -> bool:
@@ -114,4 +122,5 @@ def join(a: Value, b: Value) -> Value:
         items=items,
         what=a.what if a.what == b.what else None,
         sifted=a.sifted or b.sifted,
+        given=a.given and b.given,
     )

@@ -26,7 +26,7 @@ import ast
 from collections.abc import Iterator
 
 from hwal.lint.diagnostic import Finding, Rule
-from hwal.lint.events import Subscript, Trace
+from hwal.lint.events import Trace
 from hwal.lint.values import ARGUMENT, EAGER, LIST, NUMPY, PYTHON, TENSORS, Value, holds_tensor
 
 NUMBERS = ("math.", "cmath.", "bisect.", "heapq.", "statistics.", "decimal.", "fractions.")
@@ -50,7 +50,7 @@ def _check(trace: Trace) -> Iterator[Finding]:
                     f"np.{call.name[6:]} wants the numbers of a symbolic tensor, which has none yet",
                     "the same function of tf or keras.ops",
                 )
-        elif call.name and call.name.startswith(NUMBERS) and call.name != "math.prod" and any(map(_given, call.args)):
+        elif call.name and call.name.startswith(NUMBERS) and call.name != "math.prod" and _numberless(trace, call.args):
             yield Finding(
                 call.node,
                 f"{call.name} wants the number of a symbolic tensor, which has none yet",
@@ -76,7 +76,7 @@ def _check(trace: Trace) -> Iterator[Finding]:
                     "tf.cast, or read it in a callback",
                 )
     for part in trace.subscripts:
-        if _python(part.base) and any(_symbolic(trace, part, value) for value in [*part.indices, *(v for _, v in part.bounds)]):
+        if _python(part.base) and any(_symbolic(value) for value in [*part.indices, *(v for _, v in part.bounds)]):
             yield Finding(
                 part.node,
                 "Python's own list, dict or array wants the number of a symbolic tensor, which has none yet",
@@ -84,8 +84,11 @@ def _check(trace: Trace) -> Iterator[Finding]:
             )
 
 
-def _given(value: Value) -> bool:
-    return holds_tensor(value) and value.what not in (EAGER, ARGUMENT)
+def _numberless(trace: Trace, values: list[Value]) -> bool:
+    """Whether one of some values is a tensor of this trace. An argument of a function that is only assumed to be compiled, and
+    what is computed from it, may be a number."""
+    certain = (v for v in values if holds_tensor(v) and v.what not in (EAGER, ARGUMENT))
+    return any(not (value.given and trace.context.assumed) for value in certain)
 
 
 def _python(base: Value) -> bool:
@@ -95,11 +98,9 @@ def _python(base: Value) -> bool:
     return base.kind == PYTHON and (base.items is not None or base.what in (TENSORS, LIST, "global", "dict"))
 
 
-def _symbolic(trace: Trace, part: Subscript, value: Value) -> bool:
-    """Whether an index is a tensor of this trace: an argument that is used as it came may be a number."""
-    given = part.node.slice
-    argument = isinstance(given, ast.Name) and trace.parameters.get(given.id) is value
-    return value.is_tensor and value.what != EAGER and not argument
+def _symbolic(value: Value) -> bool:
+    """Whether an index is a tensor of this trace: an argument, and what is computed from it, may be a number."""
+    return value.is_tensor and value.what != EAGER and not value.given
 
 
 RULE = Rule("XLA401", "host-read-in-traced-code", "error", _check, __doc__)
