@@ -24,6 +24,7 @@ PLAIN_TORCH = (
     "torch.enable_grad", "torch.hub",
 )  # fmt: skip
 STEPPING = ("backward", "optimizer_step")
+CUTTING = ("step", "optimizer_step", "mark_step", "sync")
 BUILTINS = frozenset(
     {"len", "range", "print", "int", "float", "bool", "str", "isinstance", "enumerate", "zip", "tqdm", "type", "list", "max"}
 )
@@ -99,17 +100,36 @@ class Steps:
             self._conditions[function] = _conditions(self._source.tree if function is None else function.node)
         return seldom(node, self._source, self.counters(node), self._conditions[function])
 
+    def moving(self, node: ast.AST) -> set[str]:
+        """The Python numbers that are others in the next graph: the counters of the innermost loop around a node that has the
+        step or the mark. A loop of backward passes within a step is unrolled in one graph, and is the same in each."""
+        parents, stepping = self._source.parents, False
+        current = parents.get(node)
+        while current is not None and not isinstance(current, ast.FunctionDef | ast.Lambda | ast.ClassDef):
+            if isinstance(current, ast.For | ast.While):
+                stepping = stepping or any(loop is current for loop, _ in self.loops)
+                if stepping and self._cuts(current):
+                    return _counting(current)
+            current = parents.get(current)
+        return self.counters(node)
+
+    def _cuts(self, loop: ast.For | ast.While) -> bool:
+        """Whether a loop takes optimizer steps, or marks the ends of graphs, itself or in a function of this file."""
+        inside = {id(node) for node in ast.walk(loop)}
+        for call, function in self._source.calls:
+            if id(call) in inside:
+                target = self._project.called(call.func, function, self._source)
+                within = target.calls if isinstance(target, Function) else ()
+                if any(isinstance(c.func, ast.Attribute) and c.func.attr in CUTTING for c in [call, *within]):
+                    return True
+        return False
+
     def counters(self, node: ast.AST) -> set[str]:
         """The Python numbers that count the loops around a node: of `range` and `enumerate`, and those that `+= 1` moves."""
         found: set[str] = set()
         for loop, _ in self.loops:
             if any(inner is node for inner in ast.walk(loop)):
-                found |= {name for statement in loop.body if (name := _moved(statement))}
-                call = loop.iter if isinstance(loop, ast.For) else None
-                if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and isinstance(loop, ast.For):
-                    target = loop.target.elts[0] if isinstance(loop.target, ast.Tuple) else loop.target
-                    if call.func.id in ("range", "enumerate") and isinstance(target, ast.Name):
-                        found.add(target.id)
+                found |= _counting(loop)
         return found
 
     def is_tensor(self, node: ast.expr, function: Function | None) -> bool:
@@ -222,6 +242,17 @@ def _given_tensor(parameter: ast.arg, function: Function) -> bool:
         return True
     option = isinstance(default, ast.Constant) and default.value is not None
     return not (option or PLAIN_TYPES.search(written) or PLAIN_NAME.match(name) or name in used_as_plain(function))
+
+
+def _counting(loop: ast.For | ast.While) -> set[str]:
+    """The Python numbers that count a loop."""
+    found = {name for statement in loop.body if (name := _moved(statement))}
+    call = loop.iter if isinstance(loop, ast.For) else None
+    if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and isinstance(loop, ast.For):
+        target = loop.target.elts[0] if isinstance(loop.target, ast.Tuple) else loop.target
+        if call.func.id in ("range", "enumerate") and isinstance(target, ast.Name):
+            found.add(target.id)
+    return found
 
 
 def _moved(statement: ast.stmt) -> str:

@@ -142,3 +142,73 @@ def test_what_forward_is_given_is_a_tensor_unless_it_says_otherwise(parameter: s
         f"    def forward(self, x, {parameter}):\n        if {name}:\n            x = x * 2\n        return x\n"
     )
     assert ("PTX602" in {found.code for found in check(text, select=("PTX602",))}) is told
+
+
+BATCHES = """\
+import torch
+import torch_xla
+import torch_xla.core.xla_model as xm
+
+{made}
+
+for epoch in range(3):
+    for i in range(0, 1000, 50):
+        {line}
+        loss = model(x).sum()
+        loss.backward()
+        xm.optimizer_step(optimizer, barrier=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "line", "told"),
+    [
+        ("X = torch.randn(1000, 4)", "x = X[i:i + 50].to(device)", False),
+        ("X = torch.randn(1000, 4)", "x = X.narrow(0, i, 50).to(device)", False),
+        ("X = torch.randn(1000, 4).float()", "rows = X[i:i + 50]; x = rows.to(device)", False),
+        ("X, Y = torch.randn(1000, 4), 3\nX = X / 2 if Y else X", "x = X[i:i + 50].to(device)", False),
+        ("X = torch.randn(1000, 4).to(xm.xla_device())", "x = X[i:i + 50].to(torch.float32)", True),
+        ("X = torch.randn(1000, 4, device='xla')", "x = X[i:i + 50]", True),
+        ("X = torch.randn(1000, 4)\nX = X.to(xm.xla_device())", "x = X[i:i + 50]", True),
+        ("torch.set_default_device('xla')\nX = torch.randn(1000, 4)", "x = X[i:i + 50]", True),
+        ("with torch.device('xla'):\n    X = torch.randn(1000, 4)", "x = X[i:i + 50]", True),
+        ("x = torch.zeros(3)", "seen = torch.zeros(1000); seen[i] = 1.0", False),
+        ("x = torch.zeros(3)", "seen = torch.zeros(1000, device=device); seen[i] = 1.0", True),
+    ],
+)
+def test_a_place_of_the_hosts_own_tensor_makes_no_graph(made: str, line: str, told: bool) -> None:
+    text = BATCHES.format(made=made, line=line)
+    assert ("PTX608" in {found.code for found in check(text, target="tpu")}) is told
+
+
+ACCUMULATED = """\
+import torch
+import torch_xla
+import torch_xla.core.xla_model as xm
+
+def step(optimizer):
+    optimizer.step()
+
+def train(model, loader, optimizer):
+    for step_, (x, y) in enumerate(loader):
+        for micro in range(4):
+            loss = model({part}).sum()
+            loss.backward()
+            {within}
+        {after}
+"""
+
+
+@pytest.mark.parametrize(
+    ("part", "within", "after", "told"),
+    [
+        ("x[micro * 8:(micro + 1) * 8]", "pass", "xm.optimizer_step(optimizer, barrier=True)", False),
+        ("x[micro * 8:(micro + 1) * 8]", "pass", "optimizer.step(); torch_xla.sync()", False),
+        ("x[micro * 8:(micro + 1) * 8]", "pass", "step(optimizer)", False),
+        ("x[micro * 8:(micro + 1) * 8]", "xm.mark_step()", "xm.optimizer_step(optimizer, barrier=True)", True),
+        ("x ** step_", "pass", "xm.optimizer_step(optimizer, barrier=True)", True),
+    ],
+)
+def test_a_loop_within_a_step_is_the_same_in_each(part: str, within: str, after: str, told: bool) -> None:
+    text = ACCUMULATED.format(part=part, within=within, after=after)
+    assert ("PTX608" in {found.code for found in check(text, target="tpu")}) is told

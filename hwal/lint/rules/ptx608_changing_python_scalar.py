@@ -1,7 +1,7 @@
 """changing-python-scalar
 
 What: A Python number that changes with each step, as an exponent, as a size, a place or a slice, or as the length of a loop
-    over tensors.
+    over tensors. Counters are those of the loop that has the step; what the CPU's own tensors are asked makes no graph.
 
 Why: It is a constant of the graph: each value is another graph, and compiles again. A number that is multiplied, added or
     compared is not: torch_xla passes it as data (measured with torch_xla 2.8).
@@ -38,6 +38,7 @@ from collections.abc import Iterator
 
 from hwal.lint.diagnostic import Finding, Rule
 from hwal.lint.file import File
+from hwal.lint.placed import on_host
 from hwal.lint.source import Function
 
 BOTH = frozenset(
@@ -55,7 +56,7 @@ def _check(file: File) -> Iterator[Finding]:
     for node, function in file.step_nodes(ast.BinOp, ast.Call, ast.For, ast.Subscript):
         for what, part in _constants(file, node, function):
             names = {n.id for n in ast.walk(part) if isinstance(n, ast.Name)}
-            used = sorted(names & file.steps.counters(node)) if names else []
+            used = sorted(names & file.steps.moving(node)) if names else []
             if used:
                 yield Finding(
                     node,
@@ -67,7 +68,10 @@ def _check(file: File) -> Iterator[Finding]:
 
 def _constants(file: File, node: ast.AST, function: Function | None) -> Iterator[tuple[str, ast.expr]]:
     """The parts of a node that torch_xla makes constants of its graph."""
-    tensor = file.steps.is_tensor
+
+    def tensor(node: ast.expr, function: Function | None) -> bool:
+        return file.steps.is_tensor(node, function) and not on_host(node, function, file.source)
+
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
         if tensor(node.left, function) and not tensor(node.right, function):
             yield "an exponent", node.right
