@@ -97,11 +97,10 @@ class Contexts:
         self._given: dict[Function, Context] = {}
         self.made: dict[Class, list[ast.Call]] = {}
         self.sites: dict[Function, list[Site]] = {}
-        self._mapped: set[Class] = set()
+        self._mapped = mapped_classes(project)
         for source in project.sources:
             if source.uses("tensorflow", "keras", "tf_keras"):
                 self._calls(source)
-                self._mapped |= mapped_classes(project, source)
         for source in project.sources:
             if source.uses("tensorflow", "keras", "tf_keras"):
                 for function in source.functions:

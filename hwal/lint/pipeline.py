@@ -42,25 +42,36 @@ def lineage(project: Project, class_: Class, seen: frozenset[int] = frozenset())
             yield from lineage(project, base, seen | {id(class_)})
 
 
-def mapped_classes(project: Project, source: Source) -> set[Class]:
-    """The classes of which a file makes objects, and hands these to datasets alone: `augment = Crop()`, `dataset.map(augment)`,
+def mapped_classes(project: Project) -> set[Class]:
+    """The classes of which objects are handed to datasets alone, in all files: `augment = Crop()`, `dataset.map(augment)`,
     `dataset.map(lambda x, y: (augment(x), y))`."""
-    given = list(_given_to_datasets(project, source))
+    mapped: set[Class] = set()
+    elsewhere: set[Class] = set()
+    given = {source: list(_given_to_datasets(project, source)) for source in project.sources}
+    if not any(given.values()):
+        return set()
+    held = {source: _held(project, source) for source in project.sources}
+    imported = {f"{source.name}.{text}": classes for source in held if source.name for text, classes in held[source].items()}
+    for source in project.sources if any(held.values()) else ():
+        inside = {id(node) for argument in given[source] for node in ast.walk(argument)}
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.Name | ast.Attribute | ast.Call) and not isinstance(getattr(node, "ctx", None), ast.Store):
+                classes = held[source].get(_text(node))
+                if classes is None and not isinstance(node, ast.Call):
+                    classes = imported.get(source.names.resolve(node) or "")
+                (mapped if id(node) in inside else elsewhere).update(classes or ())
+    return mapped - elsewhere
+
+
+def _held(project: Project, source: Source) -> dict[str, set[Class]]:
+    """What a file holds objects of layers in, `augment` or `self.augment` -> their classes."""
     held: dict[str, set[Class]] = {}
-    for call, function in source.calls if given else ():
+    for call, function in source.calls if source.uses("tensorflow", "keras", "tf_keras") else ():
         made = project.called(call.func, function, source)
         if isinstance(made, Class) and made.methods.keys() & {"call", "__call__"}:
             above = source.parents.get(call)
             held.setdefault(_text(above.targets[0] if isinstance(above, ast.Assign) else call), set()).add(made)
-    if not held:
-        return set()
-    inside = {id(node) for argument in given for node in ast.walk(argument)}
-    mapped: set[Class] = set()
-    elsewhere: set[Class] = set()
-    for node in ast.walk(source.tree):
-        if isinstance(node, ast.Name | ast.Attribute | ast.Call) and not isinstance(getattr(node, "ctx", None), ast.Store):
-            (mapped if id(node) in inside else elsewhere).update(held.get(_text(node), ()))
-    return mapped - elsewhere
+    return held
 
 
 def _text(node: ast.expr) -> str:

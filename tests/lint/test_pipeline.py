@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hwal.lint import check
+from hwal.lint.engine import Settings, check_sources
+from hwal.lint.source import read
 
 LAYER = """
 import keras
@@ -46,6 +48,22 @@ def test_a_layer_that_datasets_alone_are_given_works_on_the_host(base: str, use:
     imports = "import keras_hub" if "keras_hub" in base else ""
     text = LAYER.format(imports=imports, name="Crop", base=base, use=use)
     assert [found.code for found in check(text)] == (["XLA001"] if told else [])
+
+
+@pytest.mark.parametrize(
+    ("data", "model", "told"),
+    [
+        ("from aug import Crop\ncrop = Crop()\ndata = data.map(crop)", "", False),
+        ("from aug import Crop\ncrop = Crop()\ndata = data.map(crop)", "from aug import Crop\nSequential([Crop()])", True),
+        ("from aug import Crop\ncrop = Crop()\ndata = data.map(crop)", "from data import crop\nSequential([crop])", True),
+        ("from aug import Crop\ncrop = Crop()", "from data import crop\nd = d.map(crop)", False),
+    ],
+)
+def test_a_layer_that_some_file_gives_to_a_model_is_traced(data: str, model: str, told: bool) -> None:
+    head = "import tensorflow as tf\nfrom keras import Sequential\n"
+    files = {"aug": LAYER.format(imports="", name="Crop", base="keras.layers.Layer", use=""), "data": data, "model": model}
+    sources = [read(f"{name}.py", text if name == "aug" else head + text + "\n", name) for name, text in files.items()]
+    assert [found.code for found in check_sources(sources, Settings())] == (["XLA001"] if told else [])
 
 
 RUN = """
