@@ -203,6 +203,8 @@ class Calls(Frame):
         if name == "range" and not self.trace.autograph and (limit := next((a for a in args if a.is_tensor), None)):
             self.iteration(node, "range", limit)
         result = semantics.builtin_call(name, args, self.trace.autograph)
+        if name == "isinstance" and args and args[0].given and self.interpreter.project.sparse:
+            return PLAIN  # an argument that is sparse as often as dense
         return NOTHING if result is None else result
 
     def _append(self, node: ast.expr, owner: Value, added: list[Value]) -> None:

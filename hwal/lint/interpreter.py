@@ -132,8 +132,10 @@ class Interpreter:
             name = source.names.resolve(node.func)
             if name == "tensorflow.Variable":
                 made = tensor_made(node.args[0], source) if node.args else None
-                number = literal(node.args[0])[0] if node.args else None
-                return Value(TENSOR, data=True, what="variable", shape=made.shape if made else number)
+                shape = made.shape if made else literal(node.args[0])[0] if node.args else None
+                written = next((k.value for k in node.keywords if k.arg == "shape"), None)
+                shape = shape if written is None else dims(written)
+                return Value(TENSOR, data=True, what="variable", shape=None if _spread(node) else shape)
             if name in (
                 "tensorflow.constant",
                 "tensorflow.convert_to_tensor",
@@ -198,10 +200,18 @@ class Interpreter:
 
 
 def _weight_shape(call: ast.Call) -> Shape | None:
-    """The shape that `self.add_weight` is given, first or after a name; that of a number where it is given none."""
+    """The shape that `self.add_weight` is given, first or after a name; that of a number where it is given none. None
+    where it may be among arguments that are spread."""
+    if _spread(call):
+        return None
     written = next((k.value for k in call.keywords if k.arg == "shape"), None)
     written = written or next((arg for arg in call.args[:2] if not isinstance(arg, ast.Constant)), None)
     return dims(written) if written is not None else ()
+
+
+def _spread(call: ast.Call) -> bool:
+    """Whether a call spreads arguments that cannot be told: `f(*args, **options)`."""
+    return any(keyword.arg is None for keyword in call.keywords) or any(isinstance(arg, ast.Starred) for arg in call.args)
 
 
 def _coarse(value: Value) -> tuple[object, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 
 from hwal.lint.source import Class, Function, Source
 
@@ -18,6 +19,11 @@ class Project:
         for name, source in self._by_name.items():
             self._by_tail.setdefault(name.rpartition(".")[2], []).append(source)
         self.has_keras = any(name.startswith("keras.") for name in self._by_name)
+
+    @cached_property
+    def sparse(self) -> bool:
+        """Whether some file makes inputs that are no dense tensors: `keras.Input((3,), sparse=True)`, `tf.SparseTensorSpec`."""
+        return any(_sparse(call, source) for source in self.sources for call, _ in source.calls)
 
     def find(self, dotted: str) -> Function | Class | None:
         """What a dotted name means among these files: a top-level function, a class, or a method."""
@@ -130,6 +136,13 @@ class Project:
                 yield base
             else:
                 yield from self.ancestors(base, seen | {id(class_)})
+
+
+def _sparse(call: ast.Call, source: Source) -> bool:
+    asked = (k for k in call.keywords if k.arg in ("sparse", "ragged"))
+    name = source.names.resolve(call.func) or ""
+    spec = name in ("tensorflow.SparseTensorSpec", "tensorflow.RaggedTensorSpec")
+    return spec or any(isinstance(k.value, ast.Constant) and k.value.value is True for k in asked)
 
 
 def enclosing_class(function: Function | None) -> Class | None:

@@ -142,6 +142,8 @@ def _made(short: str, args: list[Value], kwargs: Mapping[str, Value]) -> Value |
     if short == "Variable":
         first = args[0] if args else kwargs.get("initial_value", PLAIN)
         shape = first.shape if first.is_tensor else shapes.of_literal(first)
+        if "shape" in kwargs:  # it wins over what the variable begins with
+            shape = shapes.written(kwargs["shape"])
         return Value(TENSOR, data=True, what="variable", shape=shape, dtype=_dtype(kwargs.get("dtype")))
     if short.startswith(("RaggedTensor.", "ragged.")):
         return tensor_like(args)._replace(kind=RAGGED, data=True)
