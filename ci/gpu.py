@@ -4,7 +4,8 @@ python ci/gpu.py [DEVICE] [FOLDER]     by a Python that has torch for it, nvidia
 
 FOLDER (gpu-report, or a new name beside it) must be new. It gets what each part printed, a recorded host (for tests/hosts), the
 runs, the suite's report, and report.json with what came of all of it. Each part runs whatever the others did; the exit code is
-1 where one failed, or where a curve is not the one it must be.
+1 where one failed, or where a curve is not the one it must be. Stopped by a signal, it ends the part that runs, writes the
+report of those before, and its exit code is 128 and the signal's number.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import mean
-from typing import NamedTuple
+from types import FrameType
+from typing import NamedTuple, NoReturn
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTHON = sys.executable
@@ -79,6 +81,15 @@ def parts(device: str, out: Path, count: int, keras: bool) -> list[Part]:
     return [*found, Part("suite", 130 if count > 1 else 220, suite)]
 
 
+class Stopped(BaseException):
+    """A signal has come, whose number it has."""
+
+
+def stop(number: int, frame: FrameType | None) -> NoReturn:
+    """What signals that would end this process do in its place."""
+    raise Stopped(number)
+
+
 def run(part: Part, out: Path) -> Outcome:
     """Runs a part, with all that it starts, and keeps what it prints (NAME.out, NAME.err)."""
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "backends")))}
@@ -90,9 +101,11 @@ def run(part: Part, out: Path) -> Outcome:
         try:
             said = f"exit code {process.wait(part.limit)}"
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
             said = f"ended after {part.limit} s"
+        finally:
+            if process.returncode is None:  # its session is its own: a terminal's Ctrl-C does not reach it
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
     seconds = time.monotonic() - begun
     return Outcome(part.name, process.returncode == 0, said, round(seconds, 1))
 
@@ -167,19 +180,25 @@ def main(arguments: list[str]) -> int:
         done.append(outcome)
         print(f"{'ok    ' if outcome.fine else 'FAILED'} {outcome.name}: {outcome.said}, {outcome.seconds:g} s", flush=True)
 
-    tell(run(Part("devices", 10, ("-m", "hwal", "devices", "--json")), out))
-    count, keras = counted(out, device), find_spec("tensorflow") is not None
-    if count == 0:
-        tell(Outcome("count", False, f"hwal devices has found no {device} device: {out / 'devices.out'} says why"))
-    else:
-        for part in parts(device, out, count, keras):
-            tell(run(part, out))
-        tell(falls("run", 60, out))
-        for name in ("host", *(WORLDS if count > 1 else ())):
-            tell(same(name, out))
-        if keras:
-            tell(falls("keras", STEPS, out))
-    left_out = [] if count > 1 else [f"{', '.join(WORLDS)}: {count} {device} device; that ranks meet over NCCL takes two"]
+    stopped, count, keras = 0, 0, find_spec("tensorflow") is not None
+    try:
+        tell(run(Part("devices", 10, ("-m", "hwal", "devices", "--json")), out))
+        count = counted(out, device)
+        if count == 0:
+            tell(Outcome("count", False, f"hwal devices has found no {device} device: {out / 'devices.out'} says why"))
+        else:
+            for part in parts(device, out, count, keras):
+                tell(run(part, out))
+            tell(falls("run", 60, out))
+            for name in ("host", *(WORLDS if count > 1 else ())):
+                tell(same(name, out))
+            if keras:
+                tell(falls("keras", STEPS, out))
+    except Stopped as signalled:
+        stopped = int(signalled.args[0])
+        tell(Outcome("stopped", False, f"by {signal.Signals(stopped).name}; what comes after was not run"))
+    ranked = count > 1 or (stopped and count == 0)  # stopped before they were counted
+    left_out = [] if ranked else [f"{', '.join(WORLDS)}: {count} {device} device; that ranks meet over NCCL takes two"]
     left_out += [] if keras else ["keras: tensorflow is not installed"]
     for text in left_out:
         print(f"left out {text}")
@@ -188,8 +207,12 @@ def main(arguments: list[str]) -> int:
     told = {**report, "parts": [outcome._asdict() for outcome in done]}
     (out / "report.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
     print(f"{'failed: ' + ', '.join(failed) if failed else 'all as it must be'}; {out}")
+    if stopped:
+        return 128 + stopped
     return 1 if failed else 0
 
 
 if __name__ == "__main__":
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, stop)
     sys.exit(main(sys.argv[1:]))

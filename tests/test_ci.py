@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import runpy
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -155,3 +159,39 @@ def test_what_ends_a_part_and_where_it_writes(tmp_path: Path, monkeypatch: pytes
     assert (tmp_path / "part.out").read_text() == "1\n"
     monkeypatch.chdir(tmp_path)
     assert [gpu["fresh"](None).name for _ in range(3)] == ["gpu-report", "gpu-report-2", "gpu-report-3"]
+
+
+def test_a_signal_ends_the_part_that_runs_and_the_report_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With all that the part has started: a pipe has an end once the last of them that could write to it is gone."""
+    handlers: dict[int, Any] = {}
+    monkeypatch.setattr(signal, "signal", handlers.__setitem__)
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "cuda", str(tmp_path)])
+    with pytest.raises(SystemExit):
+        runpy.run_path(str(ROOT / "ci" / "gpu.py"), run_name="__main__")
+    assert [handlers[each].__name__ for each in (signal.SIGINT, signal.SIGTERM)] == ["stop", "stop"]
+    gpu, pipe, out = program("gpu"), tmp_path / "pipe", tmp_path / "out"
+    gpu["main"].__globals__["find_spec"] = lambda name: name
+    os.mkfifo(pipe)
+    sleeper = "import time; print('here', flush=True); time.sleep(600)"
+    code = f"import subprocess, sys; subprocess.run([sys.executable, '-ISc', {sleeper!r}], stdout=open({str(pipe)!r}, 'w'))"
+    run, readers = gpu["run"], list[Any]()
+
+    class Signalled(subprocess.Popen[bytes]):
+        def wait(self, timeout: float | None = None) -> int:
+            if timeout is not None:
+                readers.append(pipe.open())  # waits until the part's child has the other end
+                assert readers[0].readline() == "here\n"
+                gpu["stop"](signal.SIGTERM, None)
+            return super().wait(timeout)
+
+    monkeypatch.setattr(subprocess, "Popen", Signalled)
+    gpu["main"].__globals__["run"] = lambda part, out: run(part._replace(arguments=("-ISc", code)), out)
+    assert gpu["main"](["cuda", str(out)]) == 128 + signal.SIGTERM
+    with readers[0]:
+        assert readers[0].read() == ""
+    report = json.loads((out / "report.json").read_text())
+    assert (report["failed"], report["left_out"]) == (["stopped"], []) and "by SIGTERM" in report["parts"][-1]["said"], (
+        capsys.readouterr().out
+    )
