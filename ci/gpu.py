@@ -114,10 +114,10 @@ def losses(run: Path) -> list[float]:
     """The loss of each step, from 1 on without a gap; empty where a run has not told them so."""
     try:
         records = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    except (OSError, ValueError):
+        steps, found = [record["step"] for record in records], [float(record["loss"]) for record in records]
+    except (OSError, ValueError, KeyError, TypeError):  # a line that is no JSON, or has no step, or a loss that is no number
         return []
-    whole = [record.get("step") for record in records] == list(range(1, len(records) + 1))
-    return [float(record["loss"]) for record in records] if whole else []
+    return found if steps == list(range(1, len(steps) + 1)) else []
 
 
 def same(name: str, out: Path) -> Outcome:

@@ -148,6 +148,25 @@ def test_the_program_for_a_real_gpu(
     assert main(["rocm", str(out)]) == 2 and "File exists" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ('{"step": 2, "loss": 4.5}', [5.0, 4.5]),
+        ('{"step": 2, "loss": null}', []),
+        ('{"step": 2, "loss": "much"}', []),
+        ('{"step": 2, "loss": [1]}', []),
+        ('{"step": 2}', []),
+        ('{"loss": 4.5}', []),
+        ('{"step": 3, "loss": 4.5}', []),
+        ("[2, 4.5]", []),
+        ('{"step": 2, "lo', []),
+    ],
+)
+def test_losses_that_a_run_has_not_told_are_none(tmp_path: Path, line: str, found: list[float]) -> None:
+    (tmp_path / "metrics.jsonl").write_text(f'{{"step": 1, "loss": 5}}\n{line}\n')
+    assert program("gpu")["losses"](tmp_path) == found
+
+
 def test_what_ends_a_part_and_where_it_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = program("gpu")
     for code, limit, said in (
