@@ -45,6 +45,7 @@ DRIVERS = ((580, 13), (525, 12), (450, 11))
 # (CUDA release notes: "New Features" of 11.0, 11.8, 12.8 and 13.0; "Deprecated Architectures" of 12.0 and 13.0)
 FIRST = {8: (11, 0), 9: (11, 8), 10: (12, 8), 11: (13, 0), 12: (12, 8)}
 LEAST = {12: (5, 0), 13: (7, 5)}
+TOO_OLD = "leave it out (CUDA_VISIBLE_DEVICES): hwal takes torch 2.8 and newer, and no CUDA of theirs makes code for it"
 
 
 def diagnose(host: Host, probe: Probe) -> Iterator[Finding]:
@@ -221,6 +222,8 @@ def _code(host: Host, gpus: Sequence[Gpu], shown: dict[int | None, str]) -> Iter
         which = ", ".join(shown[gpu.index] for gpu in gpus if gpu.capability == capability)
         build = f"torch {host.version('torch')} is built for CUDA {cuda[0]}.{cuda[1]}"
         evidence = f"{build}; cuda {which}: sm_{capability[0]}{capability[1]}"
-        other = f"{first[0]}.{first[1]} or newer" if cuda < first else f"{cuda[0] - 1}"
+        older = max((major for major, least in LEAST.items() if capability >= least), default=None)
+        other = f"{first[0]}.{first[1]} or newer" if cuda < first else older
+        remedy = f"install torch's build for CUDA {other}" if other else TOO_OLD
         so = "its kernels do not run there (no kernel image is available)"
-        yield Finding("error", "torch", "torch has no code for a GPU", evidence, so, f"install torch's build for CUDA {other}")
+        yield Finding("error", "torch", "torch has no code for a GPU", evidence, so, remedy)

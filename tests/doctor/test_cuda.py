@@ -194,6 +194,21 @@ def test_gpus_that_torch_has_no_code_for(kind: str, torch: str, remedy: str | No
     assert all("cuda 0" in each.evidence and torch in each.evidence for each in found)
 
 
+@pytest.mark.parametrize(
+    ("capability", "torch", "remedy"),
+    [
+        ((3, 7), "2.9.0+cu130", "leave it out"),
+        ((3, 7), "2.9.0+cu126", "leave it out"),
+        ((5, 0), "2.9.0+cu130", "CUDA 12"),
+        ((6, 1), "2.9.0+cu130", "CUDA 12"),
+    ],
+)
+def test_the_remedy_is_a_build_that_has_code_for_the_gpu(capability: tuple[int, int], torch: str, remedy: str) -> None:
+    report = replace(gpus.flat("t4", 1, "SYS"), gpus=(gpus.gpu("t4", 0, capability=capability),))
+    (finding,) = on_cuda(name="t4", report=report, versions={"torch": torch})
+    assert told([finding]) == [("error", "torch", "torch has no code for a GPU")] and remedy in finding.remedy
+
+
 def test_what_is_blocked_is_an_error() -> None:
     host = RecordedHost(CUDA["driver-mismatch"])
     found = examine(host, [hwal_cuda.backend.probe(host)], {"cuda": hwal_cuda.backend})
