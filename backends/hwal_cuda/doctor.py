@@ -45,6 +45,11 @@ DRIVERS = ((580, 13), (525, 12), (450, 11))
 # (CUDA release notes: "New Features" of 11.0, 11.8, 12.8 and 13.0; "Deprecated Architectures" of 12.0 and 13.0)
 FIRST = {8: (11, 0), 9: (11, 8), 10: (12, 8), 11: (13, 0), 12: (12, 8)}
 LEAST = {12: (5, 0), 13: (7, 5)}
+# PyTorch's own wheels for x86-64 may hold less: CUDA -> (first torch, last torch, their least). From 2.9 on by PyTorch's
+# RELEASE.md ("PyTorch CUDA Support Matrix"), 2.8 by .ci/manywheel/build_cuda.sh; what torch.cuda.get_arch_list() tells agrees.
+# Those for CUDA 12.6 hold all that it makes code for, and each release from 2.6 to 2.14 has one.
+WHEELS = {(12, 8): (((2, 8), (2, 10), (7, 0)), ((2, 11), (2, 11), (7, 5))), (12, 9): (((2, 8), (2, 8), (7, 0)),)}
+WHOLE = (12, 6)
 TOO_OLD = "leave it out (CUDA_VISIBLE_DEVICES): hwal takes torch 2.8 and newer, and no CUDA of theirs makes code for it"
 
 
@@ -211,19 +216,33 @@ def _torch(host: Host, report: Report) -> Iterator[Finding]:
 
 
 def _code(host: Host, gpus: Sequence[Gpu], shown: dict[int | None, str]) -> Iterator[Finding]:
-    """Whether the CUDA that torch is built for makes code for the visible GPUs; what of it torch holds, only torch tells."""
+    """Whether the CUDA that torch is built for makes code for the visible GPUs, and torch's wheel holds it; what another build
+    holds, only torch tells."""
     cuda = builds.toolkit(host)
     if cuda is None:
         return
+    build = f"torch {host.version('torch')} is built for CUDA {cuda[0]}.{cuda[1]}"
+    least, held = LEAST.get(cuda[0], (0, 0)), _held(host, cuda)
+    if held is not None and held > least:
+        least, build = held, f"{build}, its wheel for sm_{held[0]}{held[1]} and newer"
     for capability in sorted({gpu.capability for gpu in gpus if gpu.capability}):
         first = FIRST.get(capability[0], (0, 0))
-        if cuda >= first and capability >= LEAST.get(cuda[0], (0, 0)):
+        if cuda >= first and capability >= least:
             continue
         which = ", ".join(shown[gpu.index] for gpu in gpus if gpu.capability == capability)
-        build = f"torch {host.version('torch')} is built for CUDA {cuda[0]}.{cuda[1]}"
         evidence = f"{build}; cuda {which}: sm_{capability[0]}{capability[1]}"
-        older = max((major for major, least in LEAST.items() if capability >= least), default=None)
-        other = f"{first[0]}.{first[1]} or newer" if cuda < first else older
-        remedy = f"install torch's build for CUDA {other}" if other else TOO_OLD
+        remedy = TOO_OLD
+        if cuda < first:
+            remedy = f"install torch's build for CUDA {first[0]}.{first[1]} or newer"
+        elif capability >= LEAST[WHOLE[0]]:
+            remedy = f"install torch's build for CUDA {WHOLE[0]}.{WHOLE[1]}"
         so = "its kernels do not run there (no kernel image is available)"
         yield Finding("error", "torch", "torch has no code for a GPU", evidence, so, remedy)
+
+
+def _held(host: Host, cuda: tuple[int, int]) -> tuple[int, int] | None:
+    """The least compute capability that torch's own wheel has code for; None where the table has no such wheel."""
+    torch = builds.wheel(host)
+    if torch is None or host.machine not in ("x86_64", "AMD64"):
+        return None
+    return next((least for first, last, least in WHEELS.get(cuda, ()) if first <= torch <= last), None)

@@ -54,6 +54,19 @@ def toolkit(host: Host) -> tuple[int, int] | None:
     told = _version_file(host)
     if told:
         return _numbers(told.get("cuda") or "")
+    return _runtime(host)
+
+
+def wheel(host: Host) -> tuple[int, int] | None:
+    """The torch, (2, 8), whose release PyTorch's own wheel for CUDA is installed; None for others' builds and nightly ones."""
+    found = re.fullmatch(r"(\d+)\.(\d+)\.\d+(\+cu\d+)?", (host.version("torch") or "").strip())
+    if found is None or not (found[3] or _runtime(host)):
+        return None
+    return int(found[1]), int(found[2])
+
+
+def _runtime(host: Host) -> tuple[int, int] | None:
+    """The CUDA whose libraries torch's wheel asks for, as those of the package index do."""
     runtimes = (pin for pin in pins(host, "torch") if re.fullmatch(r"nvidia-cuda-runtime(-cu\d+)?|cuda-toolkit", pin.name))
     return next((_numbers(pin.version) for pin in runtimes), None)
 

@@ -182,7 +182,7 @@ def test_torch_and_the_driver(
         ("gb10", "2.7.0+cu128", None),  # code for sm_120 runs on sm_121
         ("hgx-h100", "2.0.0+cu117", "CUDA 11.8 or newer"),
         ("4090-8", "2.0.0+cu117", None),  # code for sm_86 runs on sm_89
-        ("dgx-1v", "2.13.0+cu130", "CUDA 12"),
+        ("dgx-1v", "2.13.0+cu130", "CUDA 12.6"),
         ("dgx-1v", "2.8.0+cu126", None),
         ("t4", "2.13.0+cu130", None),
         ("dgx-1v", "2.13.0+cpu", None),
@@ -199,14 +199,48 @@ def test_gpus_that_torch_has_no_code_for(kind: str, torch: str, remedy: str | No
     [
         ((3, 7), "2.9.0+cu130", "leave it out"),
         ((3, 7), "2.9.0+cu126", "leave it out"),
-        ((5, 0), "2.9.0+cu130", "CUDA 12"),
-        ((6, 1), "2.9.0+cu130", "CUDA 12"),
+        ((5, 0), "2.9.0+cu130", "CUDA 12.6"),
+        ((6, 1), "2.9.0+cu130", "CUDA 12.6"),
     ],
 )
 def test_the_remedy_is_a_build_that_has_code_for_the_gpu(capability: tuple[int, int], torch: str, remedy: str) -> None:
     report = replace(gpus.flat("t4", 1, "SYS"), gpus=(gpus.gpu("t4", 0, capability=capability),))
     (finding,) = on_cuda(name="t4", report=report, versions={"torch": torch})
     assert told([finding]) == [("error", "torch", "torch has no code for a GPU")] and remedy in finding.remedy
+
+
+RUNTIME = 'nvidia-cuda-runtime-cu12==12.8.90; platform_system == "Linux"'
+
+
+@pytest.mark.parametrize(
+    ("kind", "torch", "asks", "machine", "held"),
+    [
+        ("p100", "2.8.0+cu128", (), "x86_64", "sm_70 and newer"),
+        ("p100", "2.8.0+cu129", (), "x86_64", "sm_70 and newer"),
+        ("p100", "2.8.0", (RUNTIME,), "x86_64", "sm_70 and newer"),
+        ("v100", "2.8.0+cu128", (), "x86_64", None),
+        ("v100", "2.10.0+cu128", (), "AMD64", None),
+        ("v100", "2.11.0+cu128", (), "AMD64", "sm_75 and newer"),
+        ("t4", "2.11.0+cu128", (), "x86_64", None),
+        ("p100", "2.8.0+cu126", (), "x86_64", None),
+        ("p100", "2.8.0", (), "x86_64", None),  # conda-forge's, say
+        ("p100", "2.8.0a0+34c6371d24.nv25.08", (), "x86_64", None),  # NVIDIA's own images
+        ("p100", "2.8.0.dev20250601+cu128", (), "x86_64", None),
+        ("p100", "2.8.0+cu128", (), "aarch64", None),  # wheels of their own
+        ("p100", "2.20.0+cu128", (), "x86_64", None),  # the table knows none
+    ],
+)
+def test_old_gpus_that_torchs_wheel_leaves_out(
+    kind: str, torch: str, asks: tuple[str, ...], machine: str, held: str | None
+) -> None:
+    """Though its CUDA makes code for them."""
+    own = "cuda: Optional[str] = '12.8'\nhip: Optional[str] = None\n"
+    files = {**CUDA["t4"].files, "site-packages/torch/version.py": own}
+    versions = {"torch": torch, **({"nvidia-cuda-runtime-cu12": "12.8.90"} if asks else {})}
+    more: dict[str, Any] = {"versions": versions, "requires": {"torch": asks}, "machine": machine, "files": files}
+    found = on_cuda(name="t4", report=gpus.flat(kind, 1, "SYS"), **more)
+    assert told(found) == ([] if held is None else [("error", "torch", "torch has no code for a GPU")])
+    assert all(f"its wheel for {held}" in each.evidence and each.remedy.endswith("CUDA 12.6") for each in found)
 
 
 def test_what_is_blocked_is_an_error() -> None:
