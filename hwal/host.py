@@ -65,6 +65,11 @@ class Host:
         return self.env("PROCESSOR_ARCHITECTURE") or "unknown"
 
     @property
+    def python(self) -> str:
+        """Python's version, 3.11.9. A recorded host is taken to have the one that reads it: recordings do not tell."""
+        return ".".join(map(str, sys.version_info[:3]))
+
+    @property
     def cpu_count(self) -> int | None:
         """Logical CPUs of the machine, whether this process may use them or not."""
         return os.cpu_count()

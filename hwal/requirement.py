@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
+from operator import eq, ge, gt, le, lt, ne
 from typing import NamedTuple
 
 from hwal.host import Host
+
+CONDITION = re.compile(r"""(\w+)\s*([<>=!]=|[<>])\s*["']([^"']*)["']""")
+TOKEN = re.compile(rf"[()]|{CONDITION.pattern}|[^\s()]+")
+COMPARISONS: Mapping[str, Callable[[tuple[int, ...], tuple[int, ...]], bool]] = {
+    "==": eq,
+    "!=": ne,
+    "<": lt,
+    "<=": le,
+    ">": gt,
+    ">=": ge,
+}
 
 
 class Pin(NamedTuple):
@@ -26,12 +39,57 @@ def pins(host: Host, distribution: str) -> list[Pin]:
 
 
 def _applies(marker: str, host: Host) -> bool:
-    """Whether an environment marker of torch's wheels holds here; one that asks for more than system and machine does not."""
-    facts = {"platform_system": {"linux": "Linux", "win32": "Windows", "darwin": "Darwin"}.get(host.system, host.system)}
-    facts["platform_machine"] = host.machine
-    conditions = [part.strip(" ()") for part in re.split(r"\band\b", marker) if part.strip()]
-    for condition in conditions:
-        found = re.fullmatch(r"(\w+)\s*==\s*[\"']([^\"']*)[\"']", condition)
-        if found is None or facts.get(found[1]) != found[2]:
-            return False
-    return True
+    """Whether an environment marker (PEP 508) holds here; a condition about anything but _facts, as an extra, does not."""
+    tokens = [found[0] for found in TOKEN.finditer(marker)]
+    return not tokens or (_any(tokens, _facts(host)) and not tokens)  # a rest: it was no marker
+
+
+def _facts(host: Host) -> dict[str, str]:
+    return {
+        "os_name": "nt" if host.system == "win32" else "posix",
+        "sys_platform": host.system,
+        "platform_system": {"linux": "Linux", "win32": "Windows", "darwin": "Darwin"}.get(host.system, host.system),
+        "platform_machine": host.machine,
+        "python_version": ".".join(host.python.split(".")[:2]),
+        "python_full_version": host.python,
+    }
+
+
+def _any(tokens: list[str], facts: Mapping[str, str]) -> bool:
+    """What `tokens` begins with, which it takes away: conditions, `and` before `or`."""
+    holds = _all(tokens, facts)
+    while tokens[:1] == ["or"]:
+        del tokens[0]
+        holds = _all(tokens, facts) or holds  # in this order: what is not needed is taken away too
+    return holds
+
+
+def _all(tokens: list[str], facts: Mapping[str, str]) -> bool:
+    holds = _one(tokens, facts)
+    while tokens[:1] == ["and"]:
+        del tokens[0]
+        holds = _one(tokens, facts) and holds
+    return holds
+
+
+def _one(tokens: list[str], facts: Mapping[str, str]) -> bool:
+    token = tokens.pop(0) if tokens else ""
+    if token == "(":
+        holds = _any(tokens, facts)
+        return tokens[:1] == [")"] and tokens.pop(0) == ")" and holds
+    found = CONDITION.fullmatch(token)
+    if found is None or found[1] not in facts:
+        return False
+    ours, theirs = facts[found[1]], found[3]
+    if found[1].startswith("python_"):
+        version, wanted = _release(ours), _release(theirs)
+        return version is not None and wanted is not None and COMPARISONS[found[2]](version, wanted)
+    return found[2] in ("==", "!=") and (ours == theirs) == (found[2] == "==")
+
+
+def _release(version: str) -> tuple[int, ...] | None:
+    """3.10 -> (3, 10, 0): versions that differ in zeros at the end alone are the same. None for what is no such version."""
+    if not re.fullmatch(r"\d+(\.\d+){0,2}", version):
+        return None
+    numbers = tuple(map(int, version.split(".")))
+    return numbers + (0,) * (3 - len(numbers))
