@@ -143,14 +143,28 @@ def _searches(function: Function) -> bool:
         if not isinstance(loop, ast.For) or not any(isinstance(node, ast.Break) for node in ast.walk(loop)):
             continue
         called = {node.func.id for node in ast.walk(loop) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
-        after = {
-            node.id
-            for node in nodes
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.lineno > (loop.end_lineno or loop.lineno)
-        }
-        if called & given or (isinstance(loop.target, ast.Name) and loop.target.id in after):
+        if called & given or (isinstance(loop.target, ast.Name) and _read_after(function, loop, loop.target.id, nodes)):
             return True
     return False
+
+
+def _read_after(function: Function, loop: ast.For, name: str, nodes: list[ast.AST]) -> bool:
+    """Whether a name is read below a loop before another line of its block, or a loop around the read, gives it a value."""
+    parents = function.module.parents
+    end = loop.end_lineno or loop.lineno
+    below = [node for node in nodes if isinstance(node, ast.Name) and node.id == name and node.lineno > end]
+    again: set[int] = set()
+    first = None
+    for node in below:
+        above = parents.get(node)
+        if isinstance(node.ctx, ast.Store) and above is not None:
+            if isinstance(above, ast.For | ast.comprehension):
+                inside = above if isinstance(above, ast.For) else parents[above]
+                again |= {id(inner) for inner in ast.walk(inside)} - {id(inner) for inner in ast.walk(above.iter)}
+            if not isinstance(above, ast.comprehension) and parents.get(above) is parents.get(loop):
+                first = min(first or node.lineno, node.lineno)
+    reads = (node for node in below if isinstance(node.ctx, ast.Load) and id(node) not in again)
+    return any(first is None or node.lineno <= first for node in reads)
 
 
 def _of_host(func: ast.expr, function: Function) -> bool:

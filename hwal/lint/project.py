@@ -8,6 +8,9 @@ from functools import cached_property
 
 from hwal.lint.source import Class, Function, Source
 
+NO_DENSE = ("tensorflow.ragged.", "tensorflow.RaggedTensor.", "tensorflow.SparseTensor", "tensorflow.sparse.from_dense")
+"""Functions that make tensors which are no dense ones."""
+
 
 class Project:
     """Sources by their dotted names; what `helper(x)`, `self.step(x)` and `module.loss` call."""
@@ -22,8 +25,13 @@ class Project:
 
     @cached_property
     def sparse(self) -> bool:
-        """Whether some file makes inputs that are no dense tensors: `keras.Input((3,), sparse=True)`, `tf.SparseTensorSpec`."""
-        return any(_sparse(call, source) for source in self.sources for call, _ in source.calls)
+        """Whether some file makes inputs that are no dense tensors: `keras.Input((3,), sparse=True)`, `tf.SparseTensorSpec`,
+        or a ragged tensor at its top."""
+        return any(
+            _sparse(call, source) or (function is None and (source.names.resolve(call.func) or "").startswith(NO_DENSE))
+            for source in self.sources
+            for call, function in source.calls
+        )
 
     def find(self, dotted: str) -> Function | Class | None:
         """What a dotted name means among these files: a top-level function, a class, or a method."""

@@ -17,6 +17,17 @@ def components(x, k):
             break
     return v[:, :i]
 """,
+    "a search that goes on from where it broke off": """
+def found(x, n):
+    for i in range(n):
+        if x[i] < 1e-6:
+            break
+    if n > 3:
+        i = i + 1
+    for j in range(i):
+        x = x + j
+    return x
+""",
     "a model that is asked until it ends": """
 def greedy(model, ids, n=20):
     for _ in range(n):
@@ -45,6 +56,26 @@ def grown(x):
             break
         x = x * 2.0
     return x
+""",
+    "a search whose counter's name is another loop's afterwards": """
+def picked(x):
+    for i in range(3):
+        if i == 2:
+            break
+    for i in range(3):
+        x = x + i
+    shifted = [x + i for i in range(2)]
+    if bool(tf.reduce_sum(x) > 0):
+        return x
+    return shifted[0]
+""",
+    "a search whose counter is set anew": """
+def counted(x):
+    for i in range(3):
+        if i == 2:
+            break
+    i = 0
+    return tf.linalg.det(x) + i
 """,
     "a model that is asked a fixed number of times": """
 def refined(model, x):

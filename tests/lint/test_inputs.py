@@ -30,6 +30,8 @@ def told(text: str) -> list[str]:
         ("y = Sum()(keras.Input((3,), sparse=False))", False),
         ("y = Sum()(keras.Input((3,), sparse=True))", True),
         ("spec = tf.SparseTensorSpec([3, 3])", True),
+        ("y = Sum()(tf.sparse.from_dense(tf.eye(3)))", True),
+        ("def load(x):\n    return tf.sparse.from_dense(x)", False),
     ],
 )
 def test_an_argument_is_dense_where_nothing_sparse_is_in_sight(use: str, error: bool) -> None:
