@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from hwal.lint import check
 from hwal.lint.config import Config
 from hwal.lint.discover import Text
 from hwal.lint.engine import Settings
@@ -87,8 +88,8 @@ TENSORFLOW: list[tuple[str, str, str]] = [
     ("XLA201", JIT + "def f(x):\n    m = x > 2.0\n    return tf.reduce_mean(x[m])\n", f"[f({X})]"),
     (
         "XLA201",
-        JIT + "def f(y, p):\n    m = y > 0.0\n    return tf.reduce_mean(tf.boolean_mask(tf.square(y - p), m))\n",
-        f"[f({X}, {X} + 0.5)]",
+        JIT + "def f(y, p):\n    m = y > p\n    return tf.reduce_mean(tf.boolean_mask(tf.square(y - p), m))\n",
+        f"[f({X}, -{X})]",
     ),
     (
         "XLA202",
@@ -172,3 +173,21 @@ def test_a_fixed_step_computes_the_same(code: str, text: str) -> None:
             [float(value.detach().sum()) for value in names["train"](lambda x, m=model: m(x).sum(), rows, optimizer)]
         )
     assert results[0] == pytest.approx(results[1])
+
+
+@pytest.mark.parametrize(
+    ("mask", "call", "offered"),
+    [
+        ("x > t", "", True),
+        ("tf.logical_and(x > 0.0, x < 1.0)", "", True),
+        ("t > 0.0", "", False),
+        ("x[:, 0] > 0.0", "", False),
+        ("t > 0.0", "f(tf.ones([4, 4]), tf.ones([4, 4]))", True),
+        ("t > 0.0", "f(tf.ones([4, 4]), tf.ones([4]))", False),
+        ("tf.reduce_sum(x, 1) > 0.0", "f(tf.ones([4, 4]), tf.ones([4]))", False),
+    ],
+)
+def test_a_mask_that_may_pick_rows_becomes_no_weight(mask: str, call: str, offered: bool) -> None:
+    text = JIT + f"def f(x, t):\n    m = {mask}\n    return tf.reduce_sum(x[m])\n\n{call}\n"
+    found = [one for one in check(text, target="tpu") if one.code == "XLA201"]
+    assert [one.fix is not None for one in found] == [offered]

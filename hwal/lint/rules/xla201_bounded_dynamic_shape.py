@@ -11,29 +11,32 @@ Bad:
 
     @tf.function(jit_compile=True)
     def f(y, p):
-        m = y > 0.0
-        return tf.reduce_mean(tf.boolean_mask(tf.square(y - p), m))
+        e = tf.abs(y - p)
+        return tf.reduce_mean(tf.boolean_mask(e, e > 0.5))
 
 Good:
     import tensorflow as tf
 
     @tf.function(jit_compile=True)
     def f(y, p):
-        m = tf.cast(y > 0.0, tf.float32)
-        return tf.reduce_sum(m * tf.square(y - p)) / tf.maximum(tf.reduce_sum(m), 1.0)
+        e = tf.abs(y - p)
+        m = tf.cast(e > 0.5, tf.float32)
+        return tf.reduce_sum(m * e) / tf.maximum(tf.reduce_sum(m), 1.0)
 
-Fix safety: unsafe: a mean over no element is 0 instead of NaN; the mask must have the shape of what it picks from.
+Fix safety: unsafe: a mean over no element is 0 instead of NaN; none is offered where the mask may pick rows.
 """
 
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 
 from hwal.lint import edits
 from hwal.lint.diagnostic import Finding, Fix, Rule, tpu_error
 from hwal.lint.events import Place, Trace
-from hwal.lint.shapes import BROADCASTING
+from hwal.lint.shapes import BROADCASTING, KEEPING
+from hwal.lint.source import Function
 from hwal.lint.values import Value
 
 NAMES = (
@@ -60,7 +63,7 @@ def _check(trace: Trace) -> Iterator[Finding]:
                 call.node,
                 f"{call.method or call.short} has as many elements as the data says: XLA pads it to the largest number",
                 HELP,
-                fix=_fix(trace, call.node, _picked(call.node) if call.short == "boolean_mask" else None),
+                fix=_fix(trace, call.node, _picked(call.node), call.args) if call.short == "boolean_mask" else None,
             )
         elif call.short in ("nn.top_k",) and len(call.args) > 1 and call.args[1].data and call.args[1].is_tensor:
             yield Finding(call.node, "top_k with a tensor k: XLA pads it to the largest number", "a Python number for k")
@@ -68,7 +71,8 @@ def _check(trace: Trace) -> Iterator[Finding]:
         if part.base.is_tensor and not part.store:
             if any(value.is_tensor and value.dtype == "bool" for value in part.indices):
                 what = "x[mask] has as many elements as the data says: XLA pads it to the largest number"
-                yield Finding(part.node, what, HELP, fix=_fix(trace, part.node, (part.node.value, part.node.slice)))
+                fix = _fix(trace, part.node, (part.node.value, part.node.slice), [part.base, *part.indices])
+                yield Finding(part.node, what, HELP, fix=fix)
             elif moving := [bound for label, bound in part.bounds if label != "step" and bound.is_tensor and bound.data]:
                 sifted = any(bound.sifted for bound in moving)
                 what = "a tensor's value" if not sifted else "a value computed from as many elements as the data says"
@@ -117,14 +121,18 @@ def _picked(call: ast.Call) -> tuple[ast.expr, ast.expr] | None:
     return (call.args[0], call.args[1]) if len(call.args) == 2 and not call.keywords else None
 
 
-def _fix(trace: Trace, node: ast.expr, picked: tuple[ast.expr, ast.expr] | None) -> Fix | None:
-    """A mean of picked values becomes a weighted mean, their sum one of zeros where the mask is not."""
+def _fix(trace: Trace, node: ast.expr, picked: tuple[ast.expr, ast.expr] | None, values: list[Value]) -> Fix | None:
+    """A mean of picked values becomes a weighted mean, their sum one of zeros where the mask is not. None where the mask may
+    pick rows: it must be of the values' own shape. `values`: what is picked from, and the mask."""
     source = trace.function.module
     parent = source.parents.get(node)
     tf = edits.module_name(source, "tensorflow")
     if tf is None or picked is None or not isinstance(parent, ast.Call) or len(parent.args) != 1 or parent.keywords:
         return None
     if not all(isinstance(n, ast.Name | ast.Attribute | ast.Call | ast.BinOp | ast.Compare) for n in picked):
+        return None
+    ranks = {None if value.shape is None else len(value.shape) for value in values[:2]}
+    if (len(ranks) > 1 or None in ranks) and not _alike(trace.function, *picked):
         return None
     value, mask = (edits.text(source, part) for part in picked)
     reduced = source.names.resolve(parent.func)
@@ -136,6 +144,44 @@ def _fix(trace: Trace, node: ast.expr, picked: tuple[ast.expr, ast.expr] | None)
         new = f"({tf}.reduce_sum({weight} * ({value})) / {tf}.maximum({tf}.reduce_sum({weight}), 1))"
         return Fix("unsafe", "a mean over nothing is 0, not NaN", (edits.replace(source, parent, new),))
     return None
+
+
+def _alike(function: Function, value: ast.expr, mask: ast.expr) -> bool:
+    """Whether a mask has the shape of the values, both computed element by element: it is computed from all names that they
+    are, so that its rank is no lower, and eager code takes no higher one."""
+    stores: Counter[str] = Counter(parameter.arg for parameter in function.parameters)
+    held: dict[str, ast.expr] = {}
+    for node in ast.walk(function.node):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            stores[node.id] += 1
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            held[node.targets[0].id] = node.value
+    if isinstance(mask, ast.Name) and stores[mask.id] == 1 and mask.id in held:
+        mask = held[mask.id]
+    names, others = _names(value, function), _names(mask, function)
+    if not names or others is None:
+        return False
+    return names <= others and all(stores[name] == 1 for name in names)
+
+
+def _names(node: ast.expr, function: Function) -> set[str] | None:
+    """The names that an expression is computed from, element by element; None where that is not all it does."""
+    if isinstance(node, ast.Name):
+        return {node.id}
+    if isinstance(node, ast.Constant):
+        return set()
+    parts: list[ast.expr] = []
+    if isinstance(node, ast.BinOp) and not isinstance(node.op, ast.MatMult):
+        parts = [node.left, node.right]
+    elif isinstance(node, ast.UnaryOp):
+        parts = [node.operand]
+    elif isinstance(node, ast.Compare):
+        parts = [node.left, *node.comparators]
+    elif isinstance(node, ast.Call) and not node.keywords:
+        short = (function.module.names.resolve(node.func) or "").removeprefix("tensorflow.")
+        parts = node.args if short in KEEPING | BROADCASTING and short != "cast" else []
+    found = [_names(part, function) for part in parts]
+    return {name for names in found for name in names or ()} if found and None not in found else None
 
 
 RULE = Rule("XLA201", "bounded-dynamic-shape", "warning", _check, __doc__, fix="unsafe")
