@@ -109,6 +109,18 @@ def test_every_way_to_ask_a_tensor_in_a_step(line: str, code: str | None) -> Non
         ("if x.shape[0] % 8 == 0: print(loss.item())", True),
         ("if rank % 8 == 0: print(loss.item())", True),
         ("if rank == 0: print(loss.item())", True),
+        ("if (i + 1) == 1: print(loss.item())", False),
+        ("if i - 1 == len(loader): print(loss.item())", False),
+        ("if i >= 1000: print(loss.item()); break", False),
+        ("for k in range(3):\n            if i >= 1000: print(loss.item()); break", True),
+        ("if loss.shape[0] > 3: print(loss.item()); break", True),
+        ("if i % every < 1: print(loss.item())", False),
+        ("if i % every < 2: print(loss.item())", True),
+        ("if i == i: print(loss.item())", True),
+        ("if x.shape[0] == log_step: print(loss.item())", True),
+        ("if (i + 1) % accum == 0:\n            optimizer.step()\n            print(loss.item())", True),
+        ("if (i + 1) % accum: continue\n        optimizer.step()\n        print(loss.item())", True),
+        ("if (i + 1) % 100 == 0:\n            scheduler.step()\n            print(loss.item())", False),
         ("if epoch == 0: print(loss.item())", True),
         ("if name == 'loss %d' % i: print(loss.item())", True),
         ("xm.add_step_closure(lambda: print(loss.item()))", False),
@@ -212,3 +224,20 @@ def train(model, loader, optimizer):
 def test_a_loop_within_a_step_is_the_same_in_each(part: str, within: str, after: str, told: bool) -> None:
     text = ACCUMULATED.format(part=part, within=within, after=after)
     assert ("PTX608" in {found.code for found in check(text, target="tpu")}) is told
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        ("Normal(x, x.exp())", True),
+        ("Normal(x, x.exp(), validate_args=True)", True),
+        ("Normal(x, x.exp(), validate_args=False)", False),
+        ("Normal(x, x.exp(), validate_args=asked)", False),
+        ("Normal(x, x.exp(), **options)", False),
+        ("Independent(Normal(x, x.exp(), validate_args=False), 1)", False),
+        ("Independent(Normal(x, x.exp()), 1)", True),
+    ],
+)
+def test_a_distribution_looks_at_its_arguments_unless_it_is_told_not_to(made: str, told: bool) -> None:
+    text = "from torch.distributions import Independent, Normal\n" + LOOP.format(line=f"d = {made}")
+    assert len([one for one in check(text, select=("PTX601",)) if one.code == "PTX601"]) == told

@@ -66,10 +66,17 @@ def _check(file: File) -> Iterator[Finding]:
 def _looks(file: File, call: ast.Call) -> bool:
     """Whether a call makes a distribution that checks what it is given."""
     name = file.source.names.resolve(call.func) or ""
-    made = name.startswith("torch.distributions.") and name.rpartition(".")[2][:1].isupper()
+    last = name.rpartition(".")[2]
+    made = name.startswith("torch.distributions.") and last[:1].isupper() and last not in WRAPPERS
     off = any(True for _ in file.method_calls("set_default_validate_args"))
-    return made and not off and keyword(call, "validate_args") is None
+    asked = keyword(call, "validate_args")
+    if any(k.arg is None for k in call.keywords) or (asked is not None and not isinstance(asked, ast.Constant)):
+        return False
+    return made and (asked.value is True if isinstance(asked, ast.Constant) and asked.value is not None else not off)
 
+
+WRAPPERS = ("Independent", "TransformedDistribution", "MixtureSameFamily")
+"""Distributions of other distributions, which have no arguments of their own to check."""
 
 READS = ("item", "tolist", "numpy", "cpu")
 HELP = "keep the tensor, and read it every so many steps (xm.add_step_closure, hwal's rt.log)"
