@@ -261,7 +261,9 @@ class Calls(Frame):
         for value in [*args, *kwargs.values()]:
             for item in value.items or (value,):
                 if item.what == "function" and isinstance(item.const, Function):
-                    given = [Value(TENSOR, data=True, loop=looping, what=ARGUMENT)] * len(item.const.parameters)
+                    given = [Value(TENSOR, data=True, loop=looping, what=ARGUMENT)] * (
+                        len(item.const.parameters) - item.const.bound
+                    )
                     if carried is not None and len(carried) == len(given):
                         given = [_turning(one) for one in carried]
                     inner = self.call_function(item.const, given, {}, item.const.node)

@@ -174,6 +174,8 @@ class Interpreter:
     def _attribute(self, function: Function, name: str) -> Value:
         class_ = enclosing_class(function)
         node = class_.attributes.get(name) if class_ else None
+        if class_ is not None and node is None and (method := class_.methods.get(name)) and not method.decorators:
+            return Value("python", what="function", const=method)  # tf.while_loop(…, self.body, …)
         if class_ is None or node is None:
             return NOTHING
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in WEIGHT_METHODS:

@@ -1,4 +1,4 @@
-"""What an input and a weight are is taken for known where the files in sight say so, and nowhere else."""
+"""What an input, a weight and a loop's variable are is taken for known where the files in sight say so, and nowhere else."""
 
 from __future__ import annotations
 
@@ -73,3 +73,43 @@ class Held(keras.layers.Layer):
 )
 def test_the_shape_of_a_weight_is_the_one_that_is_written(made: str, error: bool) -> None:
     assert told(VARIABLE.format(made=made)) == (["XLA005"] if error else [])
+
+
+LOOPS = """\
+import tensorflow as tf
+
+class Grown(tf.Module):
+    def body(self, i, acc):
+        {lines}
+
+    @tf.function(jit_compile=True)
+    def method(self, x):
+        return tf.while_loop(lambda i, a: i < 3, self.body, [0, x])
+
+def body(i, acc):
+    {lines}
+
+@tf.function(jit_compile=True)
+def plain(x):
+    return tf.while_loop(lambda i, a: i < 3, body, [0, x])
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "error"),
+    [
+        ("return i + 1, tf.concat([acc, acc], 0)", True),
+        ("acc = tf.concat([acc, acc], 0); return i + 1, acc", True),
+        ("longer = tf.concat([acc, acc], 0); return i + 1, longer", True),
+        ("out = (i + 1, tf.concat([acc, acc], 0)); return out", True),
+        ("acc = acc[:2]; return i + 1, tf.concat([acc, acc], 0)", False),
+        ("acc = tf.concat([acc, acc], 0); acc = acc[2:]; return i + 1, acc", False),
+        ("return i + 1, tf.concat([acc, acc], 0)[2:]", False),
+        ("return i + 1, tf.tile(acc, [1, 1])", False),
+        ("return i + 1, tf.tile(acc, [2, 1])", True),
+        ("return i + 1, tf.pad(acc, [[0, 0]])", False),
+        ("return i + 1, tf.pad(acc, [[0, 1]])", True),
+    ],
+)
+def test_a_loops_variable_that_grows_in_a_body_or_a_method(lines: str, error: bool) -> None:
+    assert told(LOOPS.format(lines=lines)) == (["XLA005"] * 2 if error else [])

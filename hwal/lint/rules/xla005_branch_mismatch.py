@@ -30,6 +30,7 @@ Good:
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 
 from hwal.lint import shapes
@@ -37,6 +38,9 @@ from hwal.lint.diagnostic import Finding, Rule
 from hwal.lint.events import Test, Trace
 from hwal.lint.source import Function
 from hwal.lint.values import Value
+
+NEUTRAL = {"tile": 1, "repeat": 1, "pad": 0}
+"""Functions whose second argument, where it is nothing but these numbers, leaves a tensor as long as it was."""
 
 GROWING = ("concat", "pad", "tile", "expand_dims", "repeat", "stack", "boolean_mask")
 
@@ -155,16 +159,29 @@ def _while_loops(trace: Trace) -> Iterator[Finding]:
         function = body.const if body is not None and body.what == "function" else None
         if not isinstance(function, Function):
             continue
-        names = [parameter.arg for parameter in function.parameters]
-        for returned in _results(function):
+        names = [parameter.arg for parameter in function.parameters[1 if function.bound else 0 :]]
+        stores, held = _assigned_once(function)
+        for result in _results(function):
+            returned = held.get(result.id, result) if isinstance(result, ast.Name) else result
             parts = returned.elts if isinstance(returned, ast.Tuple | ast.List) else [returned]
             for name, part in zip(names, parts, strict=False):
-                if name in _longer(function, part):
+                own = isinstance(part, ast.Name) and part.id == name  # acc = tf.concat([acc, x], 0); return i + 1, acc
+                made = held.get(part.id, part) if isinstance(part, ast.Name) else part
+                if name in _longer(function, made) and stores[name] == own:
                     yield Finding(
                         call.node,
                         f"`{name}` changes its shape in the loop, and a compiled loop's variables have one",
                         "a tensor of the final size with tensor_scatter_nd_update, or tf.TensorArray(size=…)",
                     )
+
+
+def _assigned_once(function: Function) -> tuple[Counter[str], dict[str, ast.expr]]:
+    """How often each name is given a value in a function, and the value of those that one line of its body alone gives it."""
+    names = (node for node in ast.walk(function.node) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    stores = Counter(node.id for node in names)
+    body = [] if isinstance(function.node, ast.Lambda) else function.node.body
+    lines = ((line.targets[0], line.value) for line in body if isinstance(line, ast.Assign))
+    return stores, {target.id: value for target, value in lines if isinstance(target, ast.Name) and stores[target.id] == 1}
 
 
 def _results(function: Function) -> Iterator[ast.expr]:
@@ -243,6 +260,11 @@ def _longer(function: Function, call: ast.expr) -> set[str]:
     name = function.module.names.resolve(call.func) if isinstance(call, ast.Call) else None
     if not isinstance(call, ast.Call) or not call.args or not name or name.removeprefix("tensorflow.") not in GROWING:
         return set()
+    if (least := NEUTRAL.get(name.removeprefix("tensorflow."))) is not None and len(call.args) > 1:
+        numbers = [node.value for node in ast.walk(call.args[1]) if isinstance(node, ast.Constant)]
+        others = [node for node in ast.walk(call.args[1]) if isinstance(node, ast.Name | ast.Attribute | ast.Call)]
+        if numbers and not others and all(number == least for number in numbers):
+            return set()
     first = call.args[0]
     parts = first.elts if isinstance(first, ast.List | ast.Tuple) else [first]
     return {part.id for part in parts if isinstance(part, ast.Name)}
