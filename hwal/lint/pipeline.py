@@ -94,11 +94,14 @@ def _given_to_datasets(project: Project, source: Source) -> Iterator[ast.AST]:
                     yield given.node
 
 
-def is_strategy(project: Project, node: ast.expr, function: Function | None, source: Source) -> bool:
+def is_strategy(project: Project, node: ast.expr, function: Function | None, source: Source, depth: int = 0) -> bool:
     """Whether an object is known to be a strategy of tf.distribute, or hwal's runtime, or is named as one."""
     if isinstance(node, ast.Call):
         dotted = source.names.resolve(node.func) or ""
-        return dotted.startswith("tensorflow.distribute.") or dotted == "hwal.start"
+        if dotted.startswith("tensorflow.distribute.") or dotted == "hwal.start":
+            return True
+        maker = project.called(node.func, function, source) if depth < 3 else None
+        return isinstance(maker, Function) and _returns_strategy(project, maker, depth + 1)
     name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
     if STRATEGY.search(name):
         return True
@@ -110,8 +113,16 @@ def is_strategy(project: Project, node: ast.expr, function: Function | None, sou
         above = source.parents.get(call)
         bound = above.targets if isinstance(above, ast.Assign) else [getattr(above, "optional_vars", None)]
         named = any(target is not None and _text(target) == text for target in bound)
-        if named and is_strategy(project, call, function, source):
+        if named and is_strategy(project, call, function, source, depth):
             return True
     class_ = enclosing_class(function)
     held = class_.attributes.get(name) if class_ is not None and isinstance(node, ast.Attribute) else None
-    return isinstance(held, ast.Call) and is_strategy(project, held, function, source)
+    return isinstance(held, ast.Call) and is_strategy(project, held, function, source, depth)
+
+
+def _returns_strategy(project: Project, maker: Function, depth: int) -> bool:
+    """Whether a function of the project gives back a strategy: `def make(): return tf.distribute.MirroredStrategy()`."""
+    if isinstance(maker.node, ast.Lambda):
+        return is_strategy(project, maker.node.body, maker, maker.module, depth)
+    returned = (node.value for line in maker.node.body for node in ast.walk(line) if isinstance(node, ast.Return))
+    return any(value is not None and is_strategy(project, value, maker, maker.module, depth) for value in returned)

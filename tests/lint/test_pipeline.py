@@ -74,6 +74,16 @@ def step(x):
     print(open("a_host_alone_does_this"))
     return tf.linalg.det(x)
 
+def make():
+    return tf.distribute.MirroredStrategy()
+
+def chosen():
+    found = make()
+    return found
+
+def other():
+    return other().pool
+
 def main(data, runner, strategy, my_strategy):
     {lines}
 """
@@ -89,6 +99,10 @@ def main(data, runner, strategy, my_strategy):
         ("s = tf.distribute.MirroredStrategy()\n    s.run(step)", True),
         ("with runner.scope():\n        runner.run(step)", True),
         ("with hwal.start() as rt:\n        rt.run(step)", True),
+        ("make().run(step, args=(data,))", True),
+        ("mirrored = make()\n    mirrored.run(step, args=(data,))", True),
+        ("chosen().run(step)", True),
+        ("other().run(step)", False),
         ("runner.run(step)", False),
         ("self.pool.run(step)", False),
         ("data.strategy_name.run(step)", False),
