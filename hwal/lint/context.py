@@ -153,7 +153,7 @@ class Contexts:
                 attribute in HOST_CALLS and (dotted is None or dotted.startswith("tensorflow.data"))
             ):
                 self._host(first, function, source)
-            elif target is None and first is not None and self._runs(call.func, function, source):
+            elif target is None and first is not None and self._runs(call, function, source):
                 self._give(first, function, source, Context(True, why="strategy.run"))
             own = isinstance(target, Function)  # what the project's own functions do with a loss, they do themselves
             if attribute == "compile" or (dotted is None and not own) or (dotted or "").startswith("keras."):
@@ -166,10 +166,13 @@ class Contexts:
     def _keras(self, gradient: bool, why: str) -> Context:
         return Context(self._keras_autograph, gradient=gradient, keras=True, why=why)
 
-    def _runs(self, func: ast.expr, function: Function | None, source: Source) -> bool:
+    def _runs(self, call: ast.Call, function: Function | None, source: Source) -> bool:
+        """Whether a call is that of a strategy's `run`; `args=(x,)` apart from a function is how strategies alone are asked."""
+        func = call.func
         if not isinstance(func, ast.Attribute) or func.attr not in ("run", "experimental_run_v2"):
             return False
-        return is_strategy(self._project, func.value, function, source)
+        apart = isinstance(_argument(call, "args"), ast.Tuple) and source.names.resolve(func) is None
+        return apart or is_strategy(self._project, func.value, function, source)
 
     def _give(self, node: ast.expr | None, function: Function | None, source: Source, context: Context) -> None:
         target = self._target(node, function, source)

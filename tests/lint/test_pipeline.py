@@ -103,6 +103,7 @@ def main(data, runner, strategy, my_strategy):
         ("mirrored = make()\n    mirrored.run(step, args=(data,))", True),
         ("chosen().run(step)", True),
         ("other().run(step)", False),
+        ("runner.run(step, args=(data,))", True),
         ("runner.run(step)", False),
         ("self.pool.run(step)", False),
         ("data.strategy_name.run(step)", False),
