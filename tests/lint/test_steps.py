@@ -1,4 +1,5 @@
-"""What is told of a torch step. Each row was counted with torch_xla 2.8; tests/bench/lint_ptx.py counts the rules' examples."""
+"""What is told of a torch step. The first rows were counted with torch_xla 2.8, later ones that no counter needs were not;
+tests/bench/lint_ptx.py counts the rules' examples."""
 
 from __future__ import annotations
 
