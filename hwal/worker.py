@@ -32,6 +32,7 @@ from hwal.values import Plan, Process, World
 
 # Framework -> what stops a script that trains in several processes which do not talk to each other (P1).
 GUARDS = {"torch": "hwal_torch.guard:install"}
+LEAVE = "hwal_torch.guard:leave"  # what takes down the world that such a script has made
 QUIET = {"keras": "hwal_keras.quiet:install"}  # framework -> what keeps what is no error off the terminal at its import
 
 _started: list[Runtime] = []  # the runtimes of this process, so that a second start() is seen and a forgotten end() is made
@@ -112,6 +113,8 @@ def main(argv: Sequence[str], last: bool = False) -> int:
             end_forgotten(error)
         except Exception as late:
             error, ending = late, _ending(late, name_of(argv), world)
+        if not _started and "torch.distributed" in sys.modules:
+            _named(LEAVE)()
     if os.environ.get(RUN_DIR) and (ending.code != EXIT_OK or not _started):
         drop_empty(Path(os.environ[RUN_DIR]))
     _show(ending, station)

@@ -6,8 +6,10 @@ made it (Trainer, accelerate, plain DDP) does not matter. Once it has seen one, 
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
@@ -44,6 +46,17 @@ def watch(optimizers: Any, size: int) -> None:
         handle.remove()
 
     handle = optimizers.register_optimizer_step_pre_hook(check)
+
+
+def leave() -> None:
+    """Takes down the process group that such a script has left behind it: where nobody does, torch may abort at exit
+    ("terminate called without an active exception", torch 2.13 with gloo), and a run that is done would have failed."""
+    import torch.distributed as dist
+
+    if dist.is_available() and dist.is_initialized():
+        gc.collect()  # DDP goes first, which a Trainer holds in rings: torch aborts too where it outlives its group
+        with suppress(RuntimeError):  # it is broken already
+            dist.destroy_process_group()
 
 
 def by_accelerate() -> int | None:

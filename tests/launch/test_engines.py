@@ -109,7 +109,7 @@ dist.destroy_process_group()
 
 
 ACCELERATE = """
-import torch
+import atexit, torch
 from accelerate import Accelerator
 accelerator = Accelerator()
 model = torch.nn.Linear(2, 1)
@@ -117,6 +117,7 @@ model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters()
 accelerator.backward(model(torch.ones(1, 2)).sum())
 optimizer.step()
 print("stepped", accelerator.num_processes)
+atexit.register(lambda: print("a group is left:", torch.distributed.is_initialized()))
 """
 
 
@@ -124,7 +125,7 @@ def test_accelerate_passes_where_it_trains_together(make: Callable[[str], Run]) 
     pytest.importorskip("accelerate")
     run = make(ACCELERATE)
     code, said = run("--device", "null:2", ACCELERATE_USE_CPU="true")
-    assert code == 0 and "stepped 2" in said, said
+    assert code == 0 and "stepped 2" in said and "a group is left: False" in said, said
     code, said = run("--device", "null:2", ACCELERATE_USE_CPU="false")  # it makes a group of two, and ignores it
     assert code == 1 and "accelerate counts 1 process(es)" in said, said
 
