@@ -24,7 +24,7 @@ from hwal.runtime import Job
 from hwal_torch.blocks import Blocks
 from hwal_torch.meta import allocate
 from hwal_torch.shards import scale
-from hwal_torch.strategy import Strategy, not_brought_together, refuse_shared
+from hwal_torch.strategy import Sharding, not_brought_together, refuse_shared
 from hwal_torch.units import Unit
 
 OFFLOAD = "+offload"
@@ -35,14 +35,13 @@ ON_SHARDS = ("mixed torch.Tensor and DTensor", "DTensor", "sharding strategy", "
 """What stands in torch's errors where sharding is the cause."""
 
 
-class FullyShard(Strategy):
+class FullyShard(Sharding):
     """One of the fsdp strategies, by its name.
 
     Every forward gathers parameters, so all ranks must run equally many: those short of rows run ghosts.
     """
 
     equal = True
-    sharded = True
 
     def __init__(self, name: str, job: Job, device: torch.device) -> None:
         self.name = name

@@ -15,6 +15,7 @@ from hwal_torch import loading, optim
 from hwal_torch.blocks import find_blocks
 from hwal_torch.checkpoint import held
 from hwal_torch.meta import allocate
+from hwal_torch.strategy import Sharding
 from hwal_torch.trouble import mixes_samples
 from hwal_torch.units import Cut
 
@@ -79,7 +80,7 @@ def _lay_out(rt: SharedTorchRuntime, model: nn.Module) -> None:
     if not (strategy.sharded or settings.compile or settings.grad_checkpoint):
         return
     blocks = find_blocks(model, rt.job.plan.wrap)
-    if strategy.sharded:
+    if isinstance(strategy, Sharding):
         strategy.shard(model, blocks)
         rt.say_once(f"sharded: {blocks.why}")
     if settings.compile:

@@ -19,7 +19,7 @@ class Strategy(ABC):
 
     Attributes:
         equal: whether all ranks must run equally many forwards (see units.Cut).
-        sharded: whether a rank holds a part of each parameter only, and shard() puts that on the device.
+        sharded: whether a rank holds a part of each parameter only (see Sharding).
         training: whether a backward will follow the next forward; false while an evaluation feed is read.
     """
 
@@ -27,10 +27,6 @@ class Strategy(ABC):
     equal = False
     sharded = False
     training = True
-
-    def shard(self, model: nn.Module, blocks: Blocks) -> None:
-        """Cuts a model over the ranks, its blocks one by one, and puts each rank's part on the device."""
-        raise NotImplementedError
 
     @abstractmethod
     def install(self, model: nn.Module) -> None:
@@ -79,6 +75,16 @@ class Strategy(ABC):
     def leave(self) -> None:
         """Told at the end of the run: lets go of the process group. The models go on as they are, on this rank alone."""
         return
+
+
+class Sharding(Strategy):
+    """A strategy under which a rank holds a part of each parameter only."""
+
+    sharded = True
+
+    @abstractmethod
+    def shard(self, model: nn.Module, blocks: Blocks) -> None:
+        """Cuts a model over the ranks, its blocks one by one, and puts each rank's part on the device."""
 
 
 class Single(Strategy):

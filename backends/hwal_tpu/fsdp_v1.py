@@ -30,7 +30,7 @@ from hwal_torch.forward import Forward
 from hwal_torch.meta import allocate
 from hwal_torch.optim import group_names, names_of
 from hwal_torch.shards import sharded
-from hwal_torch.strategy import not_brought_together, refuse_shared
+from hwal_torch.strategy import Sharding, not_brought_together, refuse_shared
 from hwal_torch.units import Unit
 from hwal_tpu import xla
 from hwal_tpu.placing import Placed, equalize, goes_along, place_buffers, place_parameter
@@ -38,11 +38,10 @@ from hwal_tpu.placing import Placed, equalize, goes_along, place_buffers, place_
 Tensors = Mapping[str, Mapping[str, torch.Tensor]]  # name of a set -> name of a tensor -> tensor
 
 
-class FullyShardV1(Placed):
+class FullyShardV1(Sharding, Placed):
     """One of the two strategies, by its name."""
 
     equal = True
-    sharded = True
 
     def __init__(self, name: str, precision: str, channel: Channel) -> None:
         self.name = name

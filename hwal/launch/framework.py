@@ -26,7 +26,7 @@ def read_source(script: str) -> str:
             where=where,
             hint="call hwal.start() in a cell, or make a script of it: jupyter nbconvert --to script " + script,
         )
-    if path.exists() and (not path.is_file() or path.is_relative_to("/dev")):  # a pipe can be read but once
+    if path.exists() and (not path.is_file() or str(path.parent) in ("/dev", "/dev/fd")):  # read but once
         raise UsageError(
             f"{script} is no plain file",
             where=where,

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 import pytest
 
@@ -79,5 +80,16 @@ def test_folders_notebooks_and_bytes_are_no_scripts(tmp_path: Path) -> None:
     (tmp_path / "b.py").write_bytes(b"x = '\xff\xfe'")
     with pytest.raises(UsageError, match="not Python text"):
         read_source(str(tmp_path / "b.py"))
+    for once in ("/dev/null", "/dev/stdin"):
+        with pytest.raises(UsageError, match="is no plain file"):
+            read_source(once)
     (tmp_path / "c.py").write_bytes("# -*- coding: latin-1 -*-\nx = 'é'".encode("latin-1"))
     assert "é" in read_source(str(tmp_path / "c.py"))
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="Linux's shared memory")
+def test_a_file_in_shared_memory_is_a_script() -> None:
+    with NamedTemporaryFile("w", dir="/dev/shm", suffix=".py") as file:
+        file.write("import torch")
+        file.flush()
+        assert read_source(file.name) == "import torch"
